@@ -1,0 +1,82 @@
+"""The KV tensors of one worker: keys and values of every block in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Buffer, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from common.engine.layout import KvLayout
+from triptych.errors import ConfigError, FailedPreconditionError, InternalError
+
+
+class KvCache:
+    """One tensor (layers, blocks, block_size, 2, kv_heads, head_dim); slot = block * block_size + offset in the block.
+
+    Keys and values of one token lie side by side, so one gather fetches both, and one block of one layer is one run of
+    bytes, which is what the KV transfer moves. The tensor starts as zeros: attention reads only slots that were
+    written, and an untouched page of zeros costs no memory on the CPU.
+    """
+
+    def __init__(self, layout: KvLayout, num_blocks: int, device: torch.device | str = "cpu") -> None:
+        self.layout = layout
+        self.num_blocks = num_blocks
+        self.device = torch.device(device)
+        shape = (layout.layers, num_blocks, layout.block_size, 2, layout.kv_heads, layout.head_dim)
+        try:
+            self._data = torch.zeros(shape, dtype=getattr(torch, layout.dtype), device=self.device)
+        except RuntimeError as error:
+            size = num_blocks * layout.bytes_per_block
+            raise ConfigError(f"no memory for {num_blocks} KV blocks ({size} bytes): {error}", param="blocks") from error
+        self._slots = self._data.view(layout.layers, num_blocks * layout.block_size, 2, *shape[-2:])
+        self._bytes = self._data.view(torch.uint8).view(layout.layers, num_blocks, layout.bytes_per_layer_block)
+
+    def write(self, layer: int, slots: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store key and value, (T, kv_heads, head_dim) each, at slots (T,) int64."""
+        rows = self._slots[layer]
+        rows.select(1, 0).index_copy_(0, slots, key)
+        rows.select(1, 1).index_copy_(0, slots, value)
+
+    def gather(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values at slots (..., L) int64: two views (..., L, kv_heads, head_dim) of one copy."""
+        rows = self._slots[layer].index_select(0, slots.flatten()).view(*slots.shape, *self._slots.shape[2:])
+        key, value = rows.unbind(-3)
+        return key, value
+
+    def export(self, layer: int, blocks: Sequence[int]) -> memoryview:
+        """A copy of the blocks of one layer in the order given: len(blocks) * layout.bytes_per_layer_block bytes."""
+        self._check(blocks)
+        if self.device.type == "cpu":
+            return self._host_rows(layer)[list(blocks)].reshape(-1).data
+        chosen = self._bytes[layer].index_select(0, torch.tensor(blocks, dtype=torch.int64, device=self.device))
+        host: memoryview = chosen.flatten().cpu().numpy().data
+        return host
+
+    def load(self, layer: int, blocks: Sequence[int], buffer: Buffer) -> None:
+        """Overwrite blocks of one layer with bytes that `export` gave, here or on another worker of the same layout.
+
+        Raises FailedPreconditionError if the buffer's size does not fit.
+        """
+        self._check(blocks)
+        rows = np.frombuffer(buffer, dtype=np.uint8)
+        if rows.size != len(blocks) * self.layout.bytes_per_layer_block:
+            raise FailedPreconditionError(f"{rows.size} bytes sent for {len(blocks)} blocks of {self.layout}")
+        rows = rows.reshape(len(blocks), -1)
+        if self.device.type == "cpu":
+            self._host_rows(layer)[list(blocks)] = rows
+            return
+        # torch refuses to wrap read-only memory, which is what gRPC hands over: one more copy, on the host.
+        staged = torch.from_numpy(rows.copy()).to(self.device)
+        self._bytes[layer].index_copy_(0, torch.tensor(blocks, dtype=torch.int64, device=self.device), staged)
+
+    def _host_rows(self, layer: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+        # numpy takes and puts whole rows with one memcpy each and without the GIL; torch has no such path for bytes.
+        rows: np.ndarray[tuple[int, ...], np.dtype[np.uint8]] = self._bytes[layer].numpy()
+        return rows
+
+    def _check(self, blocks: Sequence[int]) -> None:
+        # numpy would take -1 for the last block, which belongs to somebody else.
+        if any(not 0 <= block < self.num_blocks for block in blocks):
+            raise InternalError(f"a block of {list(blocks)[:8]} is not in a cache of {self.num_blocks}")

@@ -1,0 +1,9 @@
+"""What differs between model families before any tensor exists: image sizes, placeholders, positions.
+
+Nothing here imports torch, so the router can use it. transformers is imported only when a family is loaded.
+"""
+
+from common.families.base import Family, ImageLayout, ImageSpan, Pixels, Positions
+from common.families.registry import SUPPORTED, load_family
+
+__all__ = ["SUPPORTED", "Family", "ImageLayout", "ImageSpan", "Pixels", "Positions", "load_family"]

@@ -1,0 +1,51 @@
+"""Reads the small files of a checkpoint directory: config, tokenizer settings and image processor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from triptych.errors import CheckpointError
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from `path`; CheckpointError when it is absent or no object."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise CheckpointError(f"the model directory {path.parent} has no {path.name}") from error
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {path}: {error}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} holds no JSON object")
+    return content
+
+
+def read_config(model_dir: Path) -> Any:
+    """The transformers config of the checkpoint; CheckpointError if it cannot be parsed."""
+    from transformers import AutoConfig
+
+    read_json(model_dir / "config.json")
+    try:
+        return AutoConfig.from_pretrained(model_dir, local_files_only=True)
+    except Exception as error:  # strict config validation raises many kinds, all meaning the same to us
+        raise CheckpointError(f"the config of {model_dir} is not usable: {error}") from error
+
+
+def read_image_processor(model_dir: Path) -> Any:
+    """The PIL image processor of the checkpoint, also where torchvision is installed.
+
+    The two backends differ by up to 0.03 in pixel values, and every encoder replica must compute the same.
+    """
+    from transformers import AutoImageProcessor
+
+    try:
+        processor = AutoImageProcessor.from_pretrained(model_dir, local_files_only=True, backend="pil")
+    except Exception as error:  # ditto
+        raise CheckpointError(f"the image processor of {model_dir} is not usable: {error}") from error
+    if processor.backend != "pil":
+        raise CheckpointError(f"{type(processor).__name__} of {model_dir} has no PIL form")
+    return processor
+
+

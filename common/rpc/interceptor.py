@@ -1,0 +1,75 @@
+"""The one place where an exception becomes a gRPC status; no traceback crosses it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import grpc
+
+from triptych.errors import InternalError, TriptychError
+from triptych.status import to_metadata
+
+log = logging.getLogger(__name__)
+
+Handler = grpc.RpcMethodHandler[Any, Any]
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def _abort(context: Context, error: Exception, method: str) -> None:
+    if not isinstance(error, TriptychError):
+        log.error("unexpected failure in %s", method, exc_info=error)
+        error = InternalError("internal error; see the server's log")
+    code = getattr(grpc.StatusCode, error.code)
+    await context.abort(code, error.message, trailing_metadata=to_metadata(error))
+
+
+def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
+    async def call(request: Any, context: Context) -> Any:
+        try:
+            return await inner(request, context)
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            await _abort(context, error, method)
+
+    return call
+
+
+def _guard_stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., AsyncIterator[Any]]:
+    async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+        try:
+            async for response in inner(request, context):
+                yield response
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:
+            await _abort(context, error, method)
+
+    return call
+
+
+class ErrorInterceptor(grpc.aio.ServerInterceptor):
+    """Maps errors of all four kinds of handler. Streaming handlers must be async generators."""
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Wrap the method's handler; health and reflection pass unchanged."""
+        handler = await continuation(handler_call_details)
+        method = handler_call_details.method
+        if handler is None or not method.startswith("/triptych."):
+            return handler
+        kind = ("stream" if handler.request_streaming else "unary", "stream" if handler.response_streaming else "unary")
+        name = "_".join(kind)
+        guard = _guard_stream if handler.response_streaming else _guard_unary
+        build = getattr(grpc, f"{name}_rpc_method_handler")
+        wrapped: Handler = build(
+            guard(getattr(handler, name), method),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+        return wrapped

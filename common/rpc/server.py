@@ -1,0 +1,59 @@
+"""One gRPC server of a process: options, error mapping, health, reflection, drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from common.rpc.interceptor import ErrorInterceptor
+from triptych.channel import SERVER_OPTIONS
+from triptych.errors import ConfigError
+
+SERVING = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+Register = Callable[[Any, grpc.aio.Server], None]
+
+
+class RpcServer:
+    """Add servicers, `start`, flip `set_ready`, and `drain` at the end."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._server = grpc.aio.server(interceptors=[ErrorInterceptor()], options=SERVER_OPTIONS)
+        self._health = health.aio.HealthServicer()
+        self._names: list[str] = []
+        self._bind = f"{host}:{port}"
+        self.port = port
+
+    def add(self, register: Register, servicer: Any, full_name: str) -> None:
+        """Register a generated servicer; `full_name` is for example "triptych.v1.KvService"."""
+        register(servicer, self._server)
+        self._names.append(full_name)
+
+    async def start(self) -> int:
+        """Bind and listen, not ready yet; returns the port. ConfigError when the address is taken."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection([*self._names, health.SERVICE_NAME, reflection.SERVICE_NAME], self._server)
+        try:
+            self.port = self._server.add_insecure_port(self._bind)
+        except RuntimeError as exc:
+            raise ConfigError(f"cannot listen on {self._bind}: the address is in use or not ours") from exc
+        await self._server.start()
+        await self.set_ready(False)
+        return self.port
+
+    async def set_ready(self, ready: bool) -> None:
+        """Answer health checks of every service and of "" accordingly."""
+        status = SERVING if ready else NOT_SERVING
+        for name in ["", *self._names]:
+            await self._health.set(name, status)
+
+    async def drain(self, grace_s: float, notice_s: float = 0.0) -> None:
+        """Readiness off, `notice_s` for callers to see it, then no new calls and `grace_s` for running ones."""
+        await self.set_ready(False)
+        await asyncio.sleep(notice_s)
+        await self._server.stop(grace_s)

@@ -1,0 +1,116 @@
+"""Settings of a service: typed, frozen, checked once; file < environment < flag.
+
+A service subclasses `ServiceSettings`, sets `env_prefix`, and calls `load` in its `__main__`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal, Self
+
+from pydantic import Field, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from triptych.errors import ConfigError
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Dtype = Literal["float32", "bfloat16"]
+
+
+class ServiceSettings(BaseSettings):
+    """What every service is told. Subclasses add their own fields."""
+
+    model_config = SettingsConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), cli_kebab_case=True, cli_hide_none_type=True
+    )
+    config_file: ClassVar[Path | None] = None
+
+    model: Path = Field(description="Hugging Face checkpoint directory")
+    model_name: str | None = Field(None, description="name that clients use; the directory's name when unset")
+    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis or Valkey, redis:// or rediss://")
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: Port = Field(0, description="gRPC port; 0 picks a free one")
+    advertise: str | None = Field(None, description="host name under which other services reach this one; host if unset")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
+    drain_grace_s: float = Field(30.0, ge=0, description="seconds that running work may take after SIGTERM")
+
+    @property
+    def served_name(self) -> str:
+        """Model name in requests and in the registry."""
+        return self.model_name or self.model.resolve().name
+
+    def address(self, port: int) -> str:
+        """host:port for other services."""
+        return f"{self.advertise or self.host}:{port}"
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags arrive as init settings, then environment, then the file."""
+        file = TomlConfigSettingsSource(settings_cls, toml_file=cls.config_file)
+        return (init_settings, env_settings, file)
+
+    @classmethod
+    def load(cls, argv: list[str]) -> Self:
+        """Read the three sources; ConfigError with one sentence for an unknown key or a bad value."""
+        argv, file = _take_config_flag(argv)
+        prefix = cls.model_config.get("env_prefix", "")
+        _refuse_unknown_environment(cls, prefix)
+        bound = type(cls.__name__, (cls,), {"config_file": file, "__module__": cls.__module__, "__doc__": cls.__doc__})
+        source: CliSettingsSource[argparse_any] = CliSettingsSource(
+            bound, cli_prog_name=f"python -m {prefix.lower()}", cli_parse_args=argv or []
+        )
+        try:
+            settings = bound(**source())
+        except (ValidationError, SettingsError) as exc:
+            raise ConfigError(_sentence(exc)) from exc
+        return settings
+
+
+argparse_any = object
+
+
+def _take_config_flag(argv: list[str]) -> tuple[list[str], Path | None]:
+    if "--config" not in argv:
+        return argv, None
+    at = argv.index("--config")
+    if at + 1 >= len(argv) or not Path(argv[at + 1]).is_file():
+        raise ConfigError("--config needs the path of a readable TOML file")
+    return argv[:at] + argv[at + 2 :], Path(argv[at + 1])
+
+
+def _refuse_unknown_environment(cls: type[ServiceSettings], prefix: str) -> None:
+    known = {f"{prefix}{name}".upper() for name in cls.model_fields}
+    for name in os.environ:
+        if prefix and name.startswith(prefix.upper()) and name not in known:
+            raise ConfigError(f"environment variable {name} is no setting of this service")
+
+
+def _sentence(exc: ValidationError | SettingsError) -> str:
+    if isinstance(exc, SettingsError):
+        return str(exc)
+    parts = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in exc.errors()]
+    return "; ".join(parts)
+
+
+def configure_logging(role: str, level: str) -> None:
+    """One line a record on stderr: time, role, level, logger, message."""
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format=f"%(asctime)s {role} %(levelname)s %(name)s: %(message)s", force=True
+    )

@@ -1,0 +1,86 @@
+"""Carries the error tree over gRPC: one status, one `ErrorDetail`, nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+from google.protobuf.any_pb2 import Any
+from google.rpc.status_pb2 import Status
+
+from triptych import errors
+from triptych.v1.types_pb2 import ErrorDetail
+
+DETAILS_KEY = "grpc-status-details-bin"
+
+
+def _tree(cls: type[errors.TriptychError]) -> Iterator[type[errors.TriptychError]]:
+    yield cls
+    for child in cls.__subclasses__():
+        yield from _tree(child)
+
+
+_BY_REASON = {cls.reason: cls for cls in _tree(errors.TriptychError)}
+# What a status without our detail means: it came from gRPC itself or from something in between.
+_BY_CODE: dict[str, type[errors.TriptychError]] = {
+    "CANCELLED": errors.RequestCancelledError,
+    "INVALID_ARGUMENT": errors.InvalidArgumentError,
+    "NOT_FOUND": errors.NotFoundError,
+    "DEADLINE_EXCEEDED": errors.DeadlineExceededError,
+    "FAILED_PRECONDITION": errors.FailedPreconditionError,
+    "RESOURCE_EXHAUSTED": errors.PayloadTooLargeError,
+    "UNAUTHENTICATED": errors.UnauthenticatedError,
+    "UNAVAILABLE": errors.UnavailableError,
+}
+
+
+def to_detail(error: errors.TriptychError) -> ErrorDetail:
+    """The wire form of `error`."""
+    return ErrorDetail(
+        reason=error.reason,
+        retryable=error.retryable,
+        param=error.param or "",
+        retry_after_ms=round((error.retry_after_s or 0) * 1000),
+        missing_digests=getattr(error, "digests", ()),
+    )
+
+
+def to_metadata(error: errors.TriptychError) -> tuple[tuple[str, bytes], ...]:
+    """Trailing metadata holding a google.rpc.Status with the `ErrorDetail`."""
+    packed = Any()
+    packed.Pack(to_detail(error))
+    code = getattr(grpc.StatusCode, error.code).value[0]
+    return ((DETAILS_KEY, Status(code=code, message=error.message, details=[packed]).SerializeToString()),)
+
+
+def _detail_of(call: grpc.Call | grpc.aio.AioRpcError) -> ErrorDetail | None:
+    for key, value in call.trailing_metadata() or ():
+        if key == DETAILS_KEY:
+            for packed in Status.FromString(value).details:
+                detail = ErrorDetail()
+                if packed.Unpack(detail):
+                    return detail
+    return None
+
+
+def from_rpc_error(call: grpc.Call | grpc.aio.AioRpcError, peer: str = "") -> errors.TriptychError:
+    """Rebuild the error that the peer raised; `peer` is named when the fault is the connection's."""
+    detail, message = _detail_of(call), call.details() or ""
+    if detail is None:
+        cls = _BY_CODE.get(call.code().name, errors.InternalError)
+        return cls(f"{peer}: {message}" if peer else message)
+    if detail.missing_digests:
+        return errors.ImagesNotFoundError(list(detail.missing_digests), param=detail.param or None)
+    cls = _BY_REASON.get(detail.reason, _BY_CODE.get(call.code().name, errors.InternalError))
+    wait = detail.retry_after_ms / 1000 or None
+    return cls(message, param=detail.param or None, retry_after_s=wait)
+
+
+@contextmanager
+def rpc_errors(peer: str = "") -> Iterator[None]:
+    """Map gRPC failures inside the block to the error tree; the only place where they enter."""
+    try:
+        yield
+    except grpc.RpcError as exc:
+        raise from_rpc_error(exc, peer) from exc  # type: ignore[arg-type]
