@@ -9,7 +9,7 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self, cast
 
 from pydantic import Field, ValidationError
 from pydantic_settings import (
@@ -40,7 +40,7 @@ class ServiceSettings(BaseSettings):
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis or Valkey, redis:// or rediss://")
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = Field(0, description="gRPC port; 0 picks a free one")
-    advertise: str | None = Field(None, description="host name under which other services reach this one; host if unset")
+    advertise: str | None = Field(None, description="host name for other services; `host` when unset")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
     drain_grace_s: float = Field(30.0, ge=0, description="seconds that running work may take after SIGTERM")
 
@@ -73,17 +73,13 @@ class ServiceSettings(BaseSettings):
         prefix = cls.model_config.get("env_prefix", "")
         _refuse_unknown_environment(cls, prefix)
         bound = type(cls.__name__, (cls,), {"config_file": file, "__module__": cls.__module__, "__doc__": cls.__doc__})
-        source: CliSettingsSource[argparse_any] = CliSettingsSource(
+        source: CliSettingsSource[object] = CliSettingsSource(
             bound, cli_prog_name=f"python -m {prefix.lower()}", cli_parse_args=argv or []
         )
         try:
-            settings = bound(**source())
+            return cast("Self", bound(**source()))
         except (ValidationError, SettingsError) as exc:
             raise ConfigError(_sentence(exc)) from exc
-        return settings
-
-
-argparse_any = object
 
 
 def _take_config_flag(argv: list[str]) -> tuple[list[str], Path | None]:

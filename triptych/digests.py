@@ -1,7 +1,7 @@
 """Content digests that clients and services must compute alike: BLAKE3-256 over length-prefixed, tagged fields.
 
-digest(tag, f1, f2, ...) = BLAKE3( len(tag) tag len(f1) f1 len(f2) f2 ... ), every length an unsigned 64-bit little-endian
-number. The tag ends in a version. Digests are written as 64 lower-case hexadecimal digits and never truncated.
+digest(tag, f1, f2, ...) = BLAKE3(len(tag) tag len(f1) f1 len(f2) f2 ...), every length an unsigned 64-bit
+little-endian number. The tag ends in a version. Digests are 64 lower-case hexadecimal digits, never truncated.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Buffer, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -28,8 +28,8 @@ class KvCache:
         try:
             self._data = torch.zeros(shape, dtype=getattr(torch, layout.dtype), device=self.device)
         except RuntimeError as error:
-            size = num_blocks * layout.bytes_per_block
-            raise ConfigError(f"no memory for {num_blocks} KV blocks ({size} bytes): {error}", param="blocks") from error
+            wanted = f"{num_blocks} KV blocks of {layout.bytes_per_block} bytes"
+            raise ConfigError(f"no memory for {wanted}: {error}", param="blocks") from error
         self._slots = self._data.view(layout.layers, num_blocks * layout.block_size, 2, *shape[-2:])
         self._bytes = self._data.view(torch.uint8).view(layout.layers, num_blocks, layout.bytes_per_layer_block)
 
@@ -54,7 +54,7 @@ class KvCache:
         host: memoryview = chosen.flatten().cpu().numpy().data
         return host
 
-    def load(self, layer: int, blocks: Sequence[int], buffer: Buffer) -> None:
+    def load(self, layer: int, blocks: Sequence[int], buffer: bytes | bytearray | memoryview) -> None:
         """Overwrite blocks of one layer with bytes that `export` gave, here or on another worker of the same layout.
 
         Raises FailedPreconditionError if the buffer's size does not fit.
@@ -63,7 +63,7 @@ class KvCache:
         rows = np.frombuffer(buffer, dtype=np.uint8)
         if rows.size != len(blocks) * self.layout.bytes_per_layer_block:
             raise FailedPreconditionError(f"{rows.size} bytes sent for {len(blocks)} blocks of {self.layout}")
-        rows = rows.reshape(len(blocks), -1)
+        rows = rows.reshape(-1, self.layout.bytes_per_layer_block)
         if self.device.type == "cpu":
             self._host_rows(layer)[list(blocks)] = rows
             return

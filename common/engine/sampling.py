@@ -1,4 +1,4 @@
-"""The sampling settings of one request, checked when built. Free of torch: the router builds and checks them too."""
+"""The sampling settings of one request, checked when built. Free of torch."""
 
 from __future__ import annotations
 

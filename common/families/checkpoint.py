@@ -1,4 +1,4 @@
-"""Reads the small files of a checkpoint directory: config, tokenizer settings and image processor."""
+"""Reads the small files of a checkpoint directory: its JSON files, config and image processor."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_config(model_dir: Path) -> Any:
     """The transformers config of the checkpoint; CheckpointError if it cannot be parsed."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     read_json(model_dir / "config.json")
     try:
         return AutoConfig.from_pretrained(model_dir, local_files_only=True)
-    except Exception as error:  # strict config validation raises many kinds, all meaning the same to us
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
         raise CheckpointError(f"the config of {model_dir} is not usable: {error}") from error
 
 
@@ -40,12 +41,12 @@ def read_image_processor(model_dir: Path) -> Any:
     """
     from transformers import AutoImageProcessor
 
+    read_json(model_dir / "preprocessor_config.json")
     try:
-        processor = AutoImageProcessor.from_pretrained(model_dir, local_files_only=True, backend="pil")
-    except Exception as error:  # ditto
+        load: Any = AutoImageProcessor.from_pretrained
+        processor = load(model_dir, local_files_only=True, backend="pil")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
         raise CheckpointError(f"the image processor of {model_dir} is not usable: {error}") from error
-    if processor.backend != "pil":
+    if getattr(processor, "backend", None) != "pil":
         raise CheckpointError(f"{type(processor).__name__} of {model_dir} has no PIL form")
     return processor
-
-

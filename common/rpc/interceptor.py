@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 import grpc
 
@@ -13,8 +14,10 @@ from triptych.status import to_metadata
 
 log = logging.getLogger(__name__)
 
-Handler = grpc.RpcMethodHandler[Any, Any]
-Context = grpc.aio.ServicerContext[Any, Any]
+Streaming = Callable[..., AsyncGenerator[Any, None]]
+if TYPE_CHECKING:
+    # Generic in the type stubs only.
+    Context = grpc.aio.ServicerContext[Any, Any]
 
 
 async def _abort(context: Context, error: Exception, method: str) -> None:
@@ -37,11 +40,13 @@ def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[
     return call
 
 
-def _guard_stream(inner: Callable[..., AsyncIterator[Any]], method: str) -> Callable[..., AsyncIterator[Any]]:
-    async def call(request: Any, context: Context) -> AsyncIterator[Any]:
+def _guard_stream(inner: Streaming, method: str) -> Streaming:
+    async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
         try:
-            async for response in inner(request, context):
-                yield response
+            # Closed by hand, so that a cancelled call frees what it holds now and not at some later collection.
+            async with contextlib.aclosing(inner(request, context)) as responses:
+                async for response in responses:
+                    yield response
         except grpc.aio.AbortError:
             raise
         except Exception as error:
@@ -55,9 +60,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Any]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> Handler:
+    ) -> Any:
         """Wrap the method's handler; health and reflection pass unchanged."""
         handler = await continuation(handler_call_details)
         method = handler_call_details.method
@@ -67,9 +72,8 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         name = "_".join(kind)
         guard = _guard_stream if handler.response_streaming else _guard_unary
         build = getattr(grpc, f"{name}_rpc_method_handler")
-        wrapped: Handler = build(
+        return build(
             guard(getattr(handler, name), method),
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
-        return wrapped

@@ -148,7 +148,7 @@ class KvChunk(_message.Message):
     num_layers: _builtins.int
     """Number of layers."""
     data: _builtins.bytes
-    """Elements in C order of (layer, key then value, block, token, head, element), little endian."""
+    """Elements in C order of (layer, block, token, key then value, head, element), little endian."""
     crc32: _builtins.int
     """CRC-32 of data (zlib's polynomial)."""
     def __init__(

@@ -1,0 +1,1 @@
+"""KV exchange between workers: tickets, transfers and their acknowledgement. Knows blocks, not requests."""

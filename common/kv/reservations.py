@@ -1,0 +1,87 @@
+"""Leases on blocks that a peer is going to fill. Pure: time comes in, no tensor and no socket."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.kv.wire import Slab
+from triptych.errors import FailedPreconditionError, InvalidArgumentError
+
+
+@dataclass(slots=True)
+class Reservation:
+    """`blocks` of the pool, to be filled in `num_layers` layers before `expires_at` (monotonic seconds)."""
+
+    id: str
+    blocks: tuple[int, ...]
+    num_layers: int
+    expires_at: float
+    _filled: NDArray[np.bool_] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._filled = np.zeros((self.num_layers, len(self.blocks)), dtype=np.bool_)
+
+    @property
+    def complete(self) -> bool:
+        """True once every block has arrived in every layer."""
+        return bool(self._filled.all())
+
+    @property
+    def missing(self) -> int:
+        """(layer, block) cells that have not arrived."""
+        return int(self._filled.size - self._filled.sum())
+
+    def targets(self, slab: Slab) -> list[int]:
+        """Pool blocks that `slab` names. InvalidArgumentError when it reaches outside the reservation."""
+        if not slab.num_blocks or not slab.num_layers:
+            raise InvalidArgumentError("a KV chunk covers no block", param="chunk")
+        if slab.end_block > len(self.blocks) or slab.first_layer + slab.num_layers > self.num_layers:
+            size = f"{self.num_layers} layers of {len(self.blocks)} blocks"
+            raise InvalidArgumentError(f"{slab} is outside the reservation's {size}", param="chunk")
+        return list(self.blocks[slab.first_block : slab.end_block])
+
+    def mark(self, slab: Slab) -> None:
+        """Note that `slab` has been written. Writing it again is harmless."""
+        layers = slice(slab.first_layer, slab.first_layer + slab.num_layers)
+        self._filled[layers, slab.first_block : slab.end_block] = True
+
+
+class Reservations:
+    """The open reservations of one worker. An id is random and never issued twice, so an old ticket finds nothing."""
+
+    def __init__(self, num_layers: int, ttl_s: float) -> None:
+        self._num_layers = num_layers
+        self._ttl_s = ttl_s
+        self._open: dict[str, Reservation] = {}
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def open(self, blocks: list[int], now: float) -> Reservation:
+        """Lease `blocks` until `now` plus the lifetime; each arriving chunk renews it."""
+        reservation = Reservation(secrets.token_hex(16), tuple(blocks), self._num_layers, now + self._ttl_s)
+        self._open[reservation.id] = reservation
+        return reservation
+
+    def require(self, reservation_id: str, now: float) -> Reservation:
+        """The open reservation of that id, or FailedPreconditionError: unknown, used, cancelled and expired are one."""
+        reservation = self._open.get(reservation_id)
+        if reservation is None or reservation.expires_at <= now:
+            raise FailedPreconditionError("the KV ticket is not valid (unknown, used, cancelled or expired)")
+        return reservation
+
+    def renew(self, reservation: Reservation, now: float) -> None:
+        """Start the lifetime again."""
+        reservation.expires_at = now + self._ttl_s
+
+    def expired(self, now: float) -> list[Reservation]:
+        """Open reservations whose lifetime is over; the owner closes them."""
+        return [reservation for reservation in self._open.values() if reservation.expires_at <= now]
+
+    def close(self, reservation_id: str) -> None:
+        """End a lease, for whatever reason; idempotent."""
+        self._open.pop(reservation_id, None)

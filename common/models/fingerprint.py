@@ -1,0 +1,48 @@
+"""The identity of a half of a checkpoint: what the keys of the embedding and KV caches start from. Imports no torch."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from pathlib import Path
+
+from blake3 import blake3
+
+from common.families.checkpoint import read_json
+from common.families.digest import canonical_json, digest_fields
+from common.models.headers import StoredTensor
+from common.models.weights import Stage, stored_tensors
+
+# Written by whoever saved the checkpoint; they change nothing that is computed.
+_PROVENANCE = ("_name_or_path", "transformers_version")
+
+
+def model_fingerprint(model_dir: Path, stage: Stage) -> str:
+    """64 hex digits over the config and every tensor that `stage` reads: name, dtype, shape and bytes.
+
+    Tensors rather than files, so that the other half in the same file is not read and does not count, and the same
+    weights cut into other shards keep their cache entries. Reads the half once, on all cores. Raises CheckpointError.
+    """
+    config = read_json(model_dir / "config.json")
+    for name in _PROVENANCE:
+        config.pop(name, None)
+    fields = [stage.encode(), canonical_json(config)]
+    stored = stored_tensors(model_dir, stage)
+    digests = dict(_tensor_digests(stored.values()))
+    for name, tensor in stored.items():
+        fields += [name.encode(), f"{tensor.dtype}{list(tensor.shape)}".encode(), digests[tensor.key]]
+    return digest_fields("triptych.model.v1", fields)
+
+
+def _tensor_digests(tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, bytes]]:
+    """(key, digest of the bytes), opening each file once."""
+
+    def by_place(tensor: StoredTensor) -> tuple[Path, int]:
+        return tensor.file, tensor.begin
+
+    for file, group in groupby(sorted(tensors, key=by_place), key=lambda tensor: tensor.file):
+        with file.open("rb") as content, mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            for tensor in group:
+                with memoryview(mapped)[tensor.begin : tensor.end] as data:
+                    yield tensor.key, blake3(max_threads=blake3.AUTO).update(data).digest()

@@ -1,0 +1,24 @@
+"""The entry point of every service: settings, log, run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TypeVar
+
+from common.rpc.lifecycle import Service, run_service
+from common.settings import ServiceSettings, configure_logging
+from triptych.errors import ConfigError
+
+Settings = TypeVar("Settings", bound=ServiceSettings)
+
+
+def service_main(role: str, settings_type: type[Settings], build: Callable[[Settings], Service]) -> int:
+    """Run one service with the process's arguments; the exit status."""
+    try:
+        settings = settings_type.load(sys.argv[1:])
+    except ConfigError as error:
+        print(f"error: {error.message}", file=sys.stderr)
+        return 2
+    configure_logging(role, settings.log_level)
+    return run_service(lambda: build(settings))

@@ -1,0 +1,97 @@
+"""The one way to Redis: connection options, error mapping and the names of keys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from triptych.errors import ConfigError, UnavailableError
+
+TIMEOUT_S = 2.0
+MAX_CONNECTIONS = 64
+RETRY_AFTER_S = 1.0
+# The braces are hash tags: in a cluster, keys that one script touches must lie on one node.
+WORKER_INDEX = "triptych:{workers}:index"
+
+
+def worker_key(instance_id: str) -> str:
+    """Description of one worker."""
+    return f"triptych:{{workers}}:info:{instance_id}"
+
+
+def record_key(scope: str, digest: str) -> str:
+    """Record of a picture under its file digest or image id."""
+    return f"triptych:image:{{{scope}:{digest}}}:record"
+
+
+def blob_key(scope: str, image_id: str) -> str:
+    """Uploaded bytes of a picture."""
+    return f"triptych:image:{{{scope}:{image_id}}}:blob"
+
+
+def embedding_key(key: str) -> str:
+    """Value of an embedding; the scope is already in its key."""
+    return f"triptych:embedding:{{{key}}}:value"
+
+
+def reservation_key(key: str) -> str:
+    """Owner that is computing an embedding."""
+    return f"triptych:embedding:{{{key}}}:owner"
+
+
+def connect(url: str) -> Redis:
+    """A pooled client; connects lazily, answers in bytes. ConfigError when the URL is malformed.
+
+    No retries: redis-py's default keeps a caller for ten seconds when the server hangs, and every caller here has a
+    better plan than waiting. No socket timeout either: redis-py 8 implements it by `asyncio.wait_for`, which loses
+    cancellations in Python 3.11; `store_errors` has the limit. Commands wait for a free connection when all are in use.
+    """
+    try:
+        pool = BlockingConnectionPool.from_url(
+            url,
+            max_connections=MAX_CONNECTIONS,
+            timeout=TIMEOUT_S,
+            socket_timeout=None,
+            socket_connect_timeout=TIMEOUT_S,
+            retry=Retry(NoBackoff(), 0),
+            protocol=2,
+        )
+    except ValueError as exc:
+        raise ConfigError(f"redis-url is not usable: {exc}") from exc
+    return Redis.from_pool(pool)
+
+
+@asynccontextmanager
+async def store_errors(timeout_s: float = TIMEOUT_S) -> AsyncIterator[None]:
+    """Limit the block to `timeout_s` and map every failure of Redis in it to UnavailableError.
+
+    The only place where such failures enter. A call that times out or is cancelled drops its connection.
+    """
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except (RedisError, OSError, TimeoutError) as exc:
+        name = type(exc).__name__
+        raise UnavailableError(f"the shared store does not work now ({name})", retry_after_s=RETRY_AFTER_S) from exc
+
+
+async def reachable(redis: Redis) -> bool:
+    """Whether Redis answers now."""
+    try:
+        async with store_errors():
+            return bool(await redis.ping())
+    except UnavailableError:
+        return False
+
+
+async def end_task(task: asyncio.Task[None]) -> None:
+    """Cancel `task` until it has ended, even if a library inside it swallows a cancellation."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=0.5)

@@ -1,0 +1,71 @@
+"""The loop of an engine: plan on the event loop, compute in one thread, apply on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
+
+from triptych.errors import InternalError, TriptychError
+
+log = logging.getLogger(__name__)
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+
+class StepLoop(Generic[Work, Result]):
+    """All state changes happen on the event loop, so engines need no locks; only `execute` runs in the thread.
+
+    `plan` gives the next step's work or None when there is none; `apply` takes the result; `fail` ends the requests of
+    a step that raised, after which the loop goes on with the others.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[], Work | None],
+        execute: Callable[[Work], Result],
+        apply: Callable[[Work, Result], None],
+        fail: Callable[[Work, TriptychError], None],
+    ) -> None:
+        self._plan, self._execute, self._apply, self._fail = plan, execute, apply, fail
+        self._wake = asyncio.Event()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin; needs a running event loop."""
+        self._task = asyncio.create_task(self._run(), name="engine")
+
+    def wake(self) -> None:
+        """There may be work."""
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Stop after the running step."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self._thread.shutdown(wait=True)
+
+    async def _run(self) -> None:
+        while True:
+            work = self._plan()
+            if work is None:
+                self._wake.clear()
+                await self._wake.wait()
+            else:
+                await self._step(work)
+
+    async def _step(self, work: Work) -> None:
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._thread, self._execute, work)
+        except TriptychError as error:
+            self._fail(work, error)
+        except Exception:
+            # One bad step must not take the worker down: its requests fail, the rest go on.
+            log.exception("a step failed")
+            self._fail(work, InternalError("the engine failed on this request; see the worker's log"))
+        else:
+            self._apply(work, result)

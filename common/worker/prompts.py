@@ -1,0 +1,74 @@
+"""Wire messages to engine types and back."""
+
+from __future__ import annotations
+
+from common.engine.sampler import SampledToken
+from common.engine.sampling import SamplingParams
+from common.engine.sequence import Sequence
+from common.families.base import Family, ImageSpan
+from triptych.errors import InvalidArgumentError
+from triptych.v1 import types_pb2
+
+_OPTIONAL = (
+    "max_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+)
+
+
+def to_params(sampling: types_pb2.SamplingParams) -> SamplingParams:
+    """Checked sampling settings; fields that the router left unset take the engine's defaults."""
+    given = {field.name: value for field, value in sampling.ListFields()}
+    return SamplingParams(
+        **{name: given[name] for name in _OPTIONAL if name in given},
+        stop_token_ids=frozenset(sampling.stop_token_ids),
+        ignore_eos=sampling.ignore_eos,
+        logprobs=given.get("top_logprobs"),
+    )
+
+
+def to_sequence(
+    request_id: str,
+    prompt: types_pb2.Prompt,
+    sampling: types_pb2.SamplingParams,
+    family: Family,
+    vocab_size: int,
+) -> Sequence:
+    """A sequence ready to be scheduled. InvalidArgumentError for spans or token ids that make no sense."""
+    token_ids = list(prompt.token_ids)
+    spans = [ImageSpan(span.offset, span.length, tuple(span.grid)) for span in prompt.images]
+    _check(token_ids, spans, vocab_size)
+    return Sequence(
+        request_id=request_id,
+        prompt_ids=token_ids,
+        positions=family.positions(len(token_ids), spans),
+        params=to_params(sampling),
+        images=tuple(spans),
+    )
+
+
+def _check(token_ids: list[int], spans: list[ImageSpan], vocab_size: int) -> None:
+    if any(token >= vocab_size for token in token_ids):
+        raise InvalidArgumentError(f"a token id is not below the vocabulary's {vocab_size}", param="prompt.token_ids")
+    end = 0
+    for span in spans:
+        if span.offset < end or span.length < 1 or span.offset + span.length > len(token_ids):
+            raise InvalidArgumentError("image spans overlap or leave the prompt", param="prompt.images")
+        end = span.offset + span.length
+
+
+def to_generated(token: SampledToken) -> types_pb2.GeneratedToken:
+    """Wire form of a sampled token."""
+    top = [types_pb2.TokenChoice(token_id=token_id, logprob=value) for token_id, value in token.top_logprobs]
+    return types_pb2.GeneratedToken(token_id=token.token_id, logprob=token.logprob, top=top)
+
+
+def from_generated(token: types_pb2.GeneratedToken) -> SampledToken:
+    """Inverse of `to_generated`."""
+    return SampledToken(token.token_id, token.logprob, tuple((each.token_id, each.logprob) for each in token.top))

@@ -1,0 +1,132 @@
+"""Continuous batching: every step computes one token for each running request; requests join and leave in between."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from common.engine.sampler import SampledToken, sample
+from common.engine.sequence import Sequence
+from common.engine.stopping import finish_reason
+from common.kv.reservations import Reservation, Reservations
+from common.worker.loop import StepLoop
+from common.worker.parts import Parts
+from common.worker.prompts import from_generated, to_sequence
+from services.decode.job import Job
+from services.decode.scheduler import DecodeScheduler
+from services.decode.settings import DecodeSettings
+from triptych.errors import ContextLengthError, InternalError, TriptychError, UnavailableError
+from triptych.v1 import decode_pb2, types_pb2
+
+
+class DecodeEngine:
+    """Owns the jobs of one decode worker. All methods run on the event loop."""
+
+    def __init__(self, parts: Parts, settings: DecodeSettings) -> None:
+        self._parts = parts
+        self.reservations = Reservations(parts.model.num_layers, settings.reservation_ttl_s)
+        self.scheduler = DecodeScheduler(parts.blocks, settings.max_waiting, settings.max_running)
+        self._by_reservation: dict[str, Job] = {}
+        self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail)
+        self._reaper: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start stepping and expiring."""
+        self._loop.start()
+        self._reaper = asyncio.create_task(self._expire_forever(), name="reservation-reaper")
+
+    async def close(self) -> None:
+        """Stop; callers have left before."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+        await self._loop.close()
+
+    def submit(self, request: decode_pb2.DecodeRequest) -> Job:
+        """Queue a request. Raises InvalidArgumentError, ContextLengthError or ResourceExhaustedError."""
+        parts = self._parts
+        sequence = to_sequence(
+            request.request_id, request.prompt, request.sampling, parts.family, parts.model.vocab_size
+        )
+        job = Job(sequence)
+        if job.most_tokens > parts.context_length:
+            raise ContextLengthError(
+                f"prompt and max_tokens make {job.most_tokens} tokens, the context is {parts.context_length}",
+                param="max_tokens",
+            )
+        self.scheduler.submit(job)
+        self._admit()
+        return job
+
+    def deliver(self, reservation: Reservation, first: types_pb2.GeneratedToken) -> None:
+        """The prompt's KV is complete: the job runs, beginning with prefill's token."""
+        job = self._by_reservation.pop(reservation.id)
+        job.sequence.num_computed = job.sequence.num_prompt
+        self.scheduler.activate(job)
+        self._advance(job, from_generated(first))
+        self._loop.wake()
+
+    def release(self, job: Job) -> None:
+        """The caller is gone or served: free everything; idempotent."""
+        if job.reservation is not None:
+            self.reservations.close(job.reservation.id)
+            self._by_reservation.pop(job.reservation.id, None)
+        self.scheduler.release(job)
+        self._admit()
+
+    def _admit(self) -> None:
+        block_size = self._parts.blocks.block_size
+        for job in self.scheduler.admit():
+            prompt_blocks = job.sequence.block_table[: math.ceil(job.sequence.num_prompt / block_size)]
+            job.reservation = self.reservations.open(prompt_blocks, time.monotonic())
+            self._by_reservation[job.reservation.id] = job
+            job.emit(job.reservation)
+
+    def _plan(self) -> list[Job] | None:
+        return self.scheduler.begin_step() or None
+
+    def _execute(self, batch: list[Job]) -> list[SampledToken]:
+        result = self._parts.runner.execute([(job.sequence, 1) for job in batch], _no_images)
+        return sample(result.logits, result.sequences)
+
+    def _apply(self, batch: list[Job], tokens: list[SampledToken]) -> None:
+        self.scheduler.end_step()
+        for job, token in zip(batch, tokens, strict=True):
+            if self.scheduler.is_running(job):
+                self._advance(job, token)
+        self._admit()
+
+    def _fail(self, batch: list[Job], error: TriptychError) -> None:
+        self.scheduler.end_step()
+        for job in batch:
+            self._end(job, error)
+
+    def _advance(self, job: Job, token: SampledToken) -> None:
+        if math.isnan(token.logprob):
+            self._end(job, InternalError("the model's output is not a number"))
+            return
+        job.sequence.append(token.token_id)
+        job.emit(token)
+        reason = finish_reason(job.sequence, self._parts.model.eos_token_ids, self._parts.context_length)
+        if reason is not None:
+            job.emit(reason)
+            self.release(job)
+
+    def _end(self, job: Job, error: TriptychError) -> None:
+        job.emit(error)
+        self.release(job)
+
+    async def _expire_forever(self) -> None:
+        while True:
+            await asyncio.sleep(1.0)
+            now = time.monotonic()
+            for reservation in self.reservations.expired(now):
+                job = self._by_reservation[reservation.id]
+                self._end(job, UnavailableError("the prompt's KV did not arrive in time"))
+
+
+def _no_images(sequence: Sequence, index: int) -> Mapping[str, Tensor]:
+    raise InternalError(f"a decode step of {sequence.request_id} asked for image {index}")

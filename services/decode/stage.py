@@ -1,0 +1,45 @@
+"""Builds the decode stage of a worker process from its parts."""
+
+from __future__ import annotations
+
+from common.kv import receiver
+from common.rpc.server import RpcServer
+from common.worker.process import Site
+from services.decode import servicer
+from services.decode.engine import DecodeEngine
+from services.decode.settings import DecodeSettings
+from triptych.v1 import decode_pb2_grpc, kv_pb2_grpc, worker_pb2
+
+
+class DecodeStage:
+    """A `Stage` of `common.worker.process`."""
+
+    def __init__(self, site: Site, settings: DecodeSettings) -> None:
+        self._site = site
+        self._engine = DecodeEngine(site.parts, settings)
+
+    def register(self, server: RpcServer) -> None:
+        """Add DecodeService and KvService."""
+        engine, site = self._engine, self._site
+        decode = servicer.DecodeServicer(engine, site)
+        kv = receiver.KvServicer(site.instance_id, site.parts.cache, engine.reservations, engine.deliver)
+        server.add(decode_pb2_grpc.add_DecodeServiceServicer_to_server, decode, servicer.FULL_NAME)
+        server.add(kv_pb2_grpc.add_KvServiceServicer_to_server, kv, receiver.FULL_NAME)
+
+    def start(self) -> None:
+        """Start the engine."""
+        self._engine.start()
+
+    def load(self) -> worker_pb2.GetLoadResponse:
+        """Requests and blocks, now."""
+        scheduler, pool = self._engine.scheduler, self._site.parts.blocks.pool
+        return worker_pb2.GetLoadResponse(
+            waiting_requests=scheduler.num_waiting,
+            running_requests=scheduler.num_admitted,
+            blocks_in_use=pool.num_used,
+            blocks_free=pool.num_free,
+        )
+
+    async def close(self) -> None:
+        """Stop the engine."""
+        await self._engine.close()

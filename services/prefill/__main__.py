@@ -1,0 +1,25 @@
+"""`python -m services.prefill`: one prefill worker."""
+
+from __future__ import annotations
+
+import sys
+
+from common.rpc.main import service_main
+from common.worker.parts import load_parts
+from common.worker.process import WorkerProcess
+from services.prefill.settings import PrefillSettings
+from services.prefill.stage import PrefillStage
+from triptych.v1 import worker_pb2
+
+
+def build(settings: PrefillSettings) -> WorkerProcess:
+    """The process, not started."""
+    return WorkerProcess(
+        worker_pb2.WORKER_ROLE_PREFILL,
+        lambda: load_parts(settings, step_tokens=settings.step_tokens, step_sequences=0),
+        lambda site: PrefillStage(site, settings),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(service_main("prefill", PrefillSettings, build))

@@ -1,0 +1,20 @@
+"""Settings of a prefill worker."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from common.worker.settings import WorkerSettings
+
+
+class PrefillSettings(WorkerSettings):
+    """`python -m services.prefill`; environment prefix TRIPTYCH_PREFILL_."""
+
+    model_config = SettingsConfigDict(env_prefix="TRIPTYCH_PREFILL_")
+
+    step_tokens: Annotated[int, Field(ge=1)] = Field(
+        512, description="prompt tokens computed in one step, over all requests"
+    )

@@ -1,0 +1,66 @@
+"""What holds for every test: one thread a process, nothing from a hub, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+from collections.abc import AsyncIterator, Iterator
+
+# Before torch is loaded anywhere: two spinning thread pools on the same cores are thirty times slower than one.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+import psutil
+import pytest
+
+from tests.checkpoints import CheckpointCache, session_checkpoints
+from tests.valkey import start_valkey
+
+# Python's own helper of multiprocessing lives until the interpreter ends.
+LASTING = "multiprocessing.resource_tracker"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Every asyncio test is checked for leaked tasks, after all its other fixtures are gone."""
+    for item in items:
+        if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
+            item.fixturenames.insert(0, "no_tasks_left")
+
+
+@pytest.fixture
+async def no_tasks_left() -> AsyncIterator[None]:
+    """Fails a test whose tasks outlive it. What was cancelled gets a moment to end."""
+    before = asyncio.all_tasks()
+    yield
+    for _ in range(20):
+        left = asyncio.all_tasks() - before - {asyncio.current_task()}
+        if not left:
+            return
+        await asyncio.sleep(0.01)
+    pytest.fail(f"tasks left running: {left}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_processes_left() -> Iterator[None]:
+    """Fails the run when a child process outlives it."""
+    yield
+    children = psutil.Process().children(recursive=True)
+    left = [process for process in children if LASTING not in " ".join(process.cmdline())]
+    _, alive = psutil.wait_procs(left, timeout=5)
+    assert alive == [], [process.cmdline() for process in alive]
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> CheckpointCache:
+    """Tiny random checkpoints of every family, each built once a session."""
+    return session_checkpoints(tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def valkey_url() -> Iterator[str]:
+    """URL of a real server that the module's tests share."""
+    with start_valkey() as url:
+        yield url

@@ -1,0 +1,33 @@
+"""What processes may load: the SDK nothing of a server, the router no tensors. Import rules are in pyproject.toml."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SERVER_SIDE = {"numpy", "PIL", "pydantic", "ray", "redis", "starlette", "torch", "transformers", "uvicorn"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Names of all modules after `statement` ran in a process of its own."""
+    code = f"import sys\n{statement}\nprint(*(name for name, module in sys.modules.items() if module is not None))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize("module", ["triptych", "triptych.cli"])
+def test_the_sdk_needs_no_part_of_a_server(module: str) -> None:
+    assert loaded_by(f"import {module}") & SERVER_SIDE == set()
+
+
+def test_the_router_loads_neither_torch_nor_model_classes() -> None:
+    loaded = loaded_by("import services.router.__main__")
+    assert loaded & {"torch", "ray"} == set()
+    assert [name for name in loaded if name.startswith("transformers.models.") and ".modeling_" in name] == []
+
+
+def test_the_protobuf_packages_name_is_not_shadowed() -> None:
+    assert loaded_by("import proto; assert hasattr(proto, 'Message')")

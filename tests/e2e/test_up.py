@@ -1,0 +1,62 @@
+"""`triptych up` with the demo model: ready, answering on both interfaces, gone after a signal."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from openai import OpenAI
+
+from tests.e2e.up_process import Command, run_command
+from triptych import Client, Image
+from triptych.cli.script import FOLDER
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+QUESTION = "What colour is the star?"
+
+
+@pytest.fixture
+def running() -> Iterator[Command]:
+    with run_command("up", "--quiet", "--grpc-port", "0", "--http-port", "0") as command:
+        yield command
+
+
+def test_answers_grpc_and_stops_on_ctrl_c(running: Command) -> None:
+    address = running.wait_for("gRPC").split()[-1]
+    running.wait_for("ready; Ctrl-C")
+    with Client(address) as client:
+        answer = client.generate([Image.from_file(FOLDER / "shapes.png"), QUESTION], temperature=0.0).answer()
+    assert answer.text.strip() == "red"
+    assert_stops(running, signal.SIGINT)
+
+
+def test_answers_the_openai_client_and_stops_on_sigterm(running: Command) -> None:
+    url = running.wait_for("OpenAI").split()[-1]
+    running.wait_for("ready; Ctrl-C")
+    with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        model = client.models.list().data[0].id
+        answer = client.chat.completions.create(
+            model=model, messages=[{"role": "user", "content": "Who are you?"}], temperature=0
+        )
+    assert answer.choices[0].message.content == "I am the Triptych demo model."
+    assert_stops(running, signal.SIGTERM)
+
+
+def test_a_part_that_cannot_start_is_named_with_its_last_words() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        with run_command("up", "--quiet", "--grpc-port", port, "--http-port", "0") as command:
+            assert command.wait() == 1
+    output = "\n".join(command.lines)
+    assert "router ended with status" in output and "cannot listen" in output
+
+
+def assert_stops(running: Command, number: signal.Signals) -> None:
+    """Exit status 0, and not one descendant left."""
+    descendants = running.children()
+    assert len(descendants) >= 5
+    assert running.stop(number) == 0
+    assert psutil.wait_procs(descendants, timeout=5)[1] == []

@@ -1,0 +1,145 @@
+"""Starting, watching and stopping child processes, with small scripts in place of the services."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from triptych.cli.child import Child, session_members
+from triptych.cli.cluster import LocalCluster
+from triptych.cli.plan import ClusterOptions, Kind, Part
+from triptych.cli.probe import free_port
+from triptych.errors import UnavailableError
+
+LISTEN = "import socket; s = socket.create_server(('127.0.0.1', {port})); print('up', flush=True); "
+FOREVER = "import time; time.sleep(600)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); " + FOREVER
+PARENT = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {FOREVER!r}]); print('forked', flush=True)"
+
+
+def script(name: str, code: str, kind: Kind = "valkey") -> Part:
+    """A part of the kind that is ready as soon as its port listens."""
+    port = free_port()
+    return Part(name, kind, [sys.executable, "-c", code.replace("{port}", str(port))], port)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it never happened"
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def children() -> Iterator[list[Child]]:
+    started: list[Child] = []
+    yield started
+    for child in started:
+        child.reap()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    (tmp_path / "config.json").write_text("{}")
+    made = LocalCluster(ClusterOptions(tmp_path), grace_s=0.2)
+    yield made
+    made.stop()
+
+
+def started(children: list[Child], code: str, says: str) -> Child:
+    child = Child(script("part", code), lambda *_: None)
+    children.append(child)
+    until(lambda: says in child.tail())
+    return child
+
+
+def test_lines_arrive_under_the_parts_name(children: list[Child]) -> None:
+    lines: list[tuple[str, str]] = []
+    children.append(Child(script("part", "print('one'); print('two')"), lambda *line: lines.append(line)))
+    until(lambda: len(lines) == 2)
+    assert lines == [("part", "one"), ("part", "two")]
+
+
+def test_the_tail_keeps_only_the_last_lines(children: list[Child]) -> None:
+    child = started(children, "for i in range(100): print(i)", "99")
+    assert child.tail()[0] == "60"
+
+
+def test_reap_kills_what_ignores_signals(children: list[Child]) -> None:
+    child = started(children, STUBBORN, "deaf")
+    child.reap()
+    assert child.status == -signal.SIGKILL
+
+
+def test_reap_kills_orphaned_grandchildren(children: list[Child]) -> None:
+    child = started(children, PARENT, "forked")
+    until(lambda: child.status is not None)
+    assert len(session_members(child.pid)) == 1
+    child.reap()
+    assert session_members(child.pid) == []
+
+
+def test_parts_come_up_with_their_times(cluster: LocalCluster) -> None:
+    ready: list[str] = []
+    cluster._on_ready = lambda part, seconds: ready.append(part.name)
+    cluster.parts = [script("a", LISTEN + FOREVER), script("b", LISTEN + FOREVER)]
+    with cluster:
+        assert sorted(ready) == ["a", "b"]
+
+
+def test_a_part_that_ends_early_fails_the_start(cluster: LocalCluster) -> None:
+    cluster.parts = [script("good", LISTEN + FOREVER), script("bad", "print('my last words'); raise SystemExit(3)")]
+    with pytest.raises(UnavailableError, match=r"bad ended with status 3(.|\n)*my last words"), cluster:
+        pass
+    assert cluster.children == {}
+
+
+def test_a_part_that_never_listens_runs_out_of_time(cluster: LocalCluster) -> None:
+    cluster.parts = [script("silent", FOREVER)]
+    cluster.start()
+    with pytest.raises(UnavailableError, match="silent"):
+        cluster.wait_ready(timeout_s=0.2)
+
+
+def test_a_part_that_ends_later_is_noticed(cluster: LocalCluster) -> None:
+    cluster.parts = [script("short", LISTEN + "import time; time.sleep(1)")]
+    with pytest.raises(UnavailableError, match="short ended with status 0"), cluster:
+        cluster.watch()
+
+
+def test_an_interrupt_ends_the_watch(cluster: LocalCluster) -> None:
+    cluster.parts = [script("a", LISTEN + FOREVER)]
+    with cluster:
+        threading.Timer(0.1, cluster.interrupt).start()
+        cluster.watch()
+    assert cluster.children == {}
+
+
+def test_an_interrupt_ends_the_start(cluster: LocalCluster) -> None:
+    cluster.parts = [script("silent", FOREVER)]
+    cluster.start()
+    cluster.interrupt()
+    assert not cluster.wait_ready()
+
+
+def test_the_router_is_stopped_before_the_store(cluster: LocalCluster) -> None:
+    ends: list[str] = []
+    code = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(print('end'))); " + LISTEN + FOREVER
+    cluster._on_line = lambda name, line: ends.append(name) if line == "end" else None
+    cluster._grace_s = 10.0
+    cluster.parts = [script("store", code), script("front", code, "router")]
+    cluster.start()
+    until(lambda: all("up" in child.tail() for child in cluster.children.values()))
+    cluster.stop()
+    assert ends == ["front", "store"]
+
+
+def test_the_directory_is_removed(cluster: LocalCluster) -> None:
+    cluster.stop()
+    assert not cluster._directory.exists()

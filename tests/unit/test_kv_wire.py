@@ -1,0 +1,90 @@
+"""Cutting KV into messages, and leases on blocks."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.engine.layout import KvLayout
+from common.kv.reservations import Reservation, Reservations
+from common.kv.wire import Slab, cut
+from triptych.errors import FailedPreconditionError, InvalidArgumentError
+
+LAYOUT = KvLayout("float32", layers=3, kv_heads=2, head_dim=4, block_size=16)
+
+
+def cells(slabs: list[Slab]) -> list[tuple[int, int]]:
+    return [(layer, block) for slab in slabs for layer in slab.layers for block in range(slab.first_block, slab.end_block)]
+
+
+@given(
+    first=st.integers(0, 20),
+    count=st.integers(0, 40),
+    layers=st.integers(1, 9),
+    message=st.integers(1, 40_000),
+)
+def test_every_cell_is_sent_once_and_no_message_is_too_large(first: int, count: int, layers: int, message: int) -> None:
+    layout = KvLayout("bfloat16", layers=layers, kv_heads=2, head_dim=4, block_size=16)
+    slabs = list(cut(first, first + count, layout, message))
+    expected = {(layer, block) for layer in range(layers) for block in range(first, first + count)}
+    sent = cells(slabs)
+    assert len(sent) == len(set(sent)) and set(sent) == expected
+    limit = max(message, layout.bytes_per_layer_block)
+    assert all(slab.num_layers * slab.num_blocks * layout.bytes_per_layer_block <= limit for slab in slabs)
+
+
+def test_small_blocks_of_all_layers_share_a_message() -> None:
+    assert list(cut(0, 2, LAYOUT)) == [Slab(0, 3, 0, 2)]
+
+
+def leased(blocks: list[int], ttl_s: float = 10.0) -> tuple[Reservations, Reservation]:
+    table = Reservations(num_layers=2, ttl_s=ttl_s)
+    return table, table.open(blocks, now=100.0)
+
+
+def test_reservation_is_complete_only_with_every_layer_of_every_block() -> None:
+    _, lease = leased([7, 3])
+    lease.mark(Slab(0, 2, 0, 1))
+    lease.mark(Slab(0, 1, 1, 1))
+    assert (lease.complete, lease.missing) == (False, 1)
+    lease.mark(Slab(0, 1, 1, 1))
+    assert not lease.complete, "a chunk that came twice must not stand for another"
+    lease.mark(Slab(1, 1, 1, 1))
+    assert lease.complete
+
+
+def test_chunk_is_mapped_to_the_blocks_of_the_lease() -> None:
+    _, lease = leased([7, 3, 9])
+    assert lease.targets(Slab(1, 1, 1, 2)) == [3, 9]
+
+
+@pytest.mark.parametrize("slab", [Slab(0, 1, 2, 1), Slab(1, 2, 0, 1), Slab(0, 1, 0, 3), Slab(0, 0, 0, 1), Slab(0, 1, 0, 0)])
+def test_chunk_outside_the_lease_is_refused(slab: Slab) -> None:
+    _, lease = leased([7, 3])
+    with pytest.raises(InvalidArgumentError):
+        lease.targets(slab)
+
+
+def test_used_unknown_and_expired_tickets_are_refused_alike() -> None:
+    table, lease = leased([1], ttl_s=5.0)
+    assert table.require(lease.id, 104.9) is lease
+    with pytest.raises(FailedPreconditionError):
+        table.require(lease.id, 105.0)
+    table.close(lease.id)
+    table.close(lease.id)
+    for ticket in (lease.id, "unknown"):
+        with pytest.raises(FailedPreconditionError):
+            table.require(ticket, 100.0)
+
+
+def test_a_chunk_renews_the_lease() -> None:
+    table, lease = leased([1], ttl_s=5.0)
+    table.renew(lease, 104.0)
+    assert table.expired(105.0) == []
+    assert table.expired(109.0) == [lease]
+
+
+def test_ids_are_never_issued_twice() -> None:
+    table = Reservations(num_layers=1, ttl_s=1.0)
+    assert len({table.open([0], now=0.0).id for _ in range(1000)}) == 1000

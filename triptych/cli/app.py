@@ -1,0 +1,68 @@
+"""The sub-commands and their options; what they do is in the modules beside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from triptych.cli.chat import run_chat
+from triptych.cli.demo import run_demo
+from triptych.cli.plan import ClusterOptions, Dtype, LogLevel, default_model
+from triptych.cli.up import run_up
+from triptych.version import VERSION
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Model = Annotated[Path | None, typer.Option(help="checkpoint directory; unset: $TRIPTYCH_MODEL, else the demo's")]
+Count = typer.Option(min=1, help="how many of them")
+Redis = Annotated[str | None, typer.Option(help="redis:// URL to use instead of an embedded Valkey")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="leave out the log of the parts")]
+Log = Annotated[Path | None, typer.Option(help="file for a plain copy of the log", dir_okay=False, writable=True)]
+
+
+@app.command()
+def up(
+    model: Model = None,
+    prefill: Annotated[int, Count] = 1,
+    decode: Annotated[int, Count] = 1,
+    encoders: Annotated[int, Count] = 1,
+    redis: Redis = None,
+    grpc_port: Annotated[int, typer.Option(help="0 picks a free one")] = 50051,
+    http_port: Annotated[int, typer.Option(help="0 picks a free one")] = 8000,
+    dtype: Annotated[Dtype, typer.Option(help="element type of weights and KV")] = "float32",
+    log_level: Annotated[LogLevel, typer.Option(help="least level logged")] = "INFO",
+    quiet: Quiet = False,
+    log: Log = None,
+) -> None:
+    """Start a whole cluster on this machine and keep it running until Ctrl-C."""
+    path = model or default_model()
+    run_up(ClusterOptions(path, prefill, decode, encoders, redis, grpc_port, http_port, dtype, log_level), quiet, log)
+
+
+@app.command()
+def chat(
+    question: str,
+    image: Annotated[list[Path] | None, typer.Option(help="picture shown before the question; repeatable")] = None,
+    address: Annotated[str, typer.Option(help="host:port of a router")] = "127.0.0.1:50051",
+    model: Annotated[str, typer.Option(help="name of the model; unset: the only one served")] = "",
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="longest answer in tokens")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy")] = None,
+) -> None:
+    """Ask a running cluster a question about pictures."""
+    run_chat(question, image or [], address, model, {"max_tokens": max_tokens, "temperature": temperature})
+
+
+@app.command()
+def demo(
+    model: Model = None, verbose: Annotated[bool, typer.Option("--verbose", help="show the log of the parts")] = False
+) -> None:
+    """Start a cluster, ask it about several pictures, and show what was encoded and what was reused."""
+    run_demo(model or default_model(), quiet=not verbose)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    typer.echo(VERSION)

@@ -1,0 +1,142 @@
+"""A whole cluster on one machine as child processes: started at once, watched, and stopped without leftovers.
+
+    with LocalCluster(ClusterOptions(model=Path("models/triptych-demo"))) as cluster:
+        print(Client(cluster.grpc_address).generate("Hello!").answer().text)
+
+Used by `triptych up`, the demo, tests and benchmarks.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from triptych.cli.child import Child, OnLine
+from triptych.cli.plan import HOST, ClusterOptions, Part, cpu_cores, plan_cluster
+from triptych.cli.probe import free_port, is_ready
+from triptych.errors import UnavailableError
+
+POLL_S = 0.1
+READY_TIMEOUT_S = 180.0
+# The router first: it lets answers end while the workers are still there.
+STOP_ORDER = (("router",), ("encoder", "prefill", "decode"), ("valkey",))
+OnReady = Callable[[Part, float], None]
+
+
+def _ignore(*_: object) -> None:
+    """No one listens."""
+
+
+class LocalCluster:
+    """`on_line(part name, line)` gets every log line, `on_ready(part, seconds)` every part that comes up."""
+
+    def __init__(
+        self,
+        options: ClusterOptions,
+        on_line: OnLine = _ignore,
+        on_ready: OnReady = _ignore,
+        grace_s: float = 10.0,
+    ) -> None:
+        self._directory = Path(tempfile.mkdtemp(prefix="triptych-"))
+        self._on_line, self._on_ready, self._grace_s = on_line, on_ready, grace_s
+        self._interrupts = 0
+        self.options = options
+        self.parts: list[Part] = plan_cluster(options, free_port, cpu_cores(), self._directory)
+        self.children: dict[str, Child] = {}
+
+    @property
+    def grpc_address(self) -> str:
+        """host:port for the SDK."""
+        return self.parts[-1].address
+
+    @property
+    def http_url(self) -> str:
+        """Root of the router's HTTP server; the OpenAI API is below /v1."""
+        return f"http://{HOST}:{self.parts[-1].also_listens[0]}"
+
+    @property
+    def redis_url(self) -> str:
+        """The Redis or Valkey that all parts share."""
+        return self.options.redis or f"redis://{self.parts[0].address}/0"
+
+    def __enter__(self) -> Self:
+        """Start everything and wait until it is ready."""
+        try:
+            self.start()
+            self.wait_ready()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Start all processes at once; they wait for each other."""
+        for part in self.parts:
+            self.children[part.name] = Child(part, self._on_line)
+
+    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> bool:
+        """True once every part is ready, False when interrupted; UnavailableError when one ends or time runs out."""
+        deadline = time.monotonic() + timeout_s
+        waiting = list(self.children.values())
+        while waiting and not self._interrupts:
+            self.check()
+            waiting = [child for child in waiting if not self._came_up(child)]
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"not ready after {timeout_s:.0f} s: {_names(waiting)}")
+            time.sleep(POLL_S)
+        return not waiting
+
+    def watch(self) -> None:
+        """Return when interrupted; UnavailableError when a part ends by itself."""
+        while not self._interrupts:
+            self.check()
+            time.sleep(POLL_S)
+
+    def check(self) -> None:
+        """UnavailableError with the last log lines of a part that has ended."""
+        for child in self.children.values():
+            if child.status is not None:
+                raise UnavailableError(child.ended_line())
+
+    def interrupt(self) -> None:
+        """End `wait_ready` and `watch`; a second call cuts the grace of `stop` short. Safe in signal handlers."""
+        self._interrupts += 1
+
+    def stop(self) -> None:
+        """SIGTERM in stages, SIGKILL after the grace, for each process and all that it started. Harmless twice."""
+        for kinds in STOP_ORDER:
+            self._stop_stage([child for child in self.children.values() if child.part.kind in kinds])
+        self.children.clear()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _came_up(self, child: Child) -> bool:
+        if not is_ready(child.part):
+            return False
+        self._on_ready(child.part, time.monotonic() - child.started_at)
+        return True
+
+    def _stop_stage(self, children: list[Child]) -> None:
+        for child in children:
+            child.signal(signal.SIGTERM)
+        deadline = time.monotonic() + self._grace_s
+        while self._interrupts < 2 and any(child.status is None for child in children):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S / 2)
+        for child in children:
+            child.reap()
+
+
+def _names(children: Iterable[Child]) -> str:
+    return ", ".join(child.part.name for child in children)

@@ -1,0 +1,48 @@
+"""`triptych up`: run a cluster in the foreground until a signal, or until one of its parts ends."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from triptych.cli.cluster import LocalCluster
+from triptych.cli.output import Reporter
+from triptych.cli.plan import ClusterOptions
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def interrupted_by_signals(cluster: LocalCluster) -> Iterator[None]:
+    """While inside, Ctrl-C, SIGTERM and a closed terminal interrupt the cluster and raise nothing."""
+    before = {number: signal.signal(number, lambda *_: cluster.interrupt()) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_up(options: ClusterOptions, quiet: bool, log: Path | None) -> None:
+    """Start, say where it listens, keep running; UnavailableError when a part ends by itself."""
+    with closing(Reporter(Console(), quiet, log)) as reporter:
+        cluster = LocalCluster(options, reporter.on_line, reporter.on_ready)
+        with interrupted_by_signals(cluster):
+            try:
+                cluster.start()
+                if cluster.wait_ready():
+                    _announce(cluster, reporter)
+                    cluster.watch()
+            finally:
+                reporter.say("stopping")
+                cluster.stop()
+
+
+def _announce(cluster: LocalCluster, reporter: Reporter) -> None:
+    reporter.say(f"gRPC    {cluster.grpc_address}")
+    reporter.say(f"OpenAI  {cluster.http_url}/v1")
+    reporter.say("ready; Ctrl-C stops everything")
