@@ -25,7 +25,8 @@ class ImageTensors(Protocol):
     any device and of any float type; they are brought to the model's.
     """
 
-    def __call__(self, sequence: Sequence, index: int) -> Mapping[str, Tensor]: ...
+    def __call__(self, sequence: Sequence, index: int) -> Mapping[str, Tensor]:
+        """The tensors of image `index` of `sequence`."""
 
 
 @dataclass(frozen=True, slots=True)

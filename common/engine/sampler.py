@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from blake3 import blake3
 from torch import Tensor
 
 from common.engine.filters import apply_penalties, apply_temperature_and_filters
-from common.engine.sampling import SamplingParams
+from common.engine.sampling import SamplingState
 from triptych.errors import InternalError
 
 _KEY_DOMAIN = b"triptych.sample.v1"
-
-
-class SamplingState(Protocol):
-    """What the sampler needs of a sequence. See `common.engine.sequence.Sequence`."""
-
-    @property
-    def params(self) -> SamplingParams: ...
-
-    @property
-    def num_outputs(self) -> int: ...
-
-    @property
-    def token_counts(self) -> Mapping[int, int]: ...
 
 
 @dataclass(frozen=True, slots=True)

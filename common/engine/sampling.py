@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from triptych.errors import InvalidArgumentError
 
@@ -72,6 +74,22 @@ class SamplingParams:
     def penalized(self) -> bool:
         """True if tokens seen before change the distribution."""
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
+
+
+class SamplingState(Protocol):
+    """What the sampler needs of a sequence. See `common.engine.sequence.Sequence`."""
+
+    @property
+    def params(self) -> SamplingParams:
+        """The request's settings."""
+
+    @property
+    def num_outputs(self) -> int:
+        """Tokens of the answer so far: the index of the token to be chosen."""
+
+    @property
+    def token_counts(self) -> Mapping[int, int]:
+        """How often each token of prompt or answer occurs in the answer; 0 for one that is only in the prompt."""
 
 
 def _require(holds: bool, param: str, limit: str, value: object) -> None:

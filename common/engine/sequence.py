@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from common.engine.layout import blocks_for
 from common.engine.sampling import SamplingParams
+from common.identity.blocks import BlockChain
 from triptych.errors import InternalError, InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -23,8 +24,8 @@ class Sequence:
 
     `positions` are the prompt's, from the family, with the position that follows them. `output_ids` may start filled:
     a worker that takes over a broken stream gets the tokens the client already has, and they count as output for
-    penalties, seeds and limits. Add tokens by `append` only. Raises InvalidArgumentError for an empty prompt and for
-    random sampling without a seed.
+    penalties, seeds and limits. `chain` names the blocks for the prefix cache; without it nothing is shared. Add
+    tokens by `append` only. Raises InvalidArgumentError for an empty prompt and for random sampling without a seed.
     """
 
     request_id: str
@@ -35,6 +36,7 @@ class Sequence:
     output_ids: list[int] = field(default_factory=list)
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0
+    chain: BlockChain | None = None
     _counts: dict[int, int] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:

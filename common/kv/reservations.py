@@ -14,10 +14,14 @@ from triptych.errors import FailedPreconditionError, InvalidArgumentError
 
 @dataclass(slots=True)
 class Reservation:
-    """`blocks` of the pool, to be filled in `num_layers` layers before `expires_at` (monotonic seconds)."""
+    """`blocks` of the pool, to be filled in `num_layers` layers before `expires_at` (monotonic seconds).
+
+    They stand for blocks `first_block`, `first_block + 1`, ... of a prompt, whose earlier ones are there already.
+    """
 
     id: str
     blocks: tuple[int, ...]
+    first_block: int
     num_layers: int
     expires_at: float
     _filled: NDArray[np.bool_] = field(init=False)
@@ -39,15 +43,17 @@ class Reservation:
         """Pool blocks that `slab` names. InvalidArgumentError when it reaches outside the reservation."""
         if not slab.num_blocks or not slab.num_layers:
             raise InvalidArgumentError("a KV chunk covers no block", param="chunk")
-        if slab.end_block > len(self.blocks) or slab.first_layer + slab.num_layers > self.num_layers:
-            size = f"{self.num_layers} layers of {len(self.blocks)} blocks"
+        last = self.first_block + len(self.blocks)
+        outside = slab.first_block < self.first_block or slab.end_block > last
+        if outside or slab.first_layer + slab.num_layers > self.num_layers:
+            size = f"{self.num_layers} layers of blocks {self.first_block} to {last - 1}"
             raise InvalidArgumentError(f"{slab} is outside the reservation's {size}", param="chunk")
-        return list(self.blocks[slab.first_block : slab.end_block])
+        return list(self.blocks[slab.first_block - self.first_block : slab.end_block - self.first_block])
 
     def mark(self, slab: Slab) -> None:
         """Note that `slab` has been written. Writing it again is harmless."""
         layers = slice(slab.first_layer, slab.first_layer + slab.num_layers)
-        self._filled[layers, slab.first_block : slab.end_block] = True
+        self._filled[layers, slab.first_block - self.first_block : slab.end_block - self.first_block] = True
 
 
 class Reservations:
@@ -61,9 +67,10 @@ class Reservations:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, blocks: list[int], now: float) -> Reservation:
+    def open(self, blocks: list[int], first_block: int, now: float) -> Reservation:
         """Lease `blocks` until `now` plus the lifetime; each arriving chunk renews it."""
-        reservation = Reservation(secrets.token_hex(16), tuple(blocks), self._num_layers, now + self._ttl_s)
+        expires_at = now + self._ttl_s
+        reservation = Reservation(secrets.token_hex(16), tuple(blocks), first_block, self._num_layers, expires_at)
         self._open[reservation.id] = reservation
         return reservation
 

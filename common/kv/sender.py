@@ -1,22 +1,22 @@
-"""Pushes one prompt's KV to the worker that issued the ticket, while later parts are still being computed."""
+"""Pushes one prompt's KV to the worker that issued the ticket, layer by layer, while the rest is being computed."""
 
 from __future__ import annotations
 
 import asyncio
-import zlib
+from collections import deque
 from collections.abc import AsyncIterator
 
 from common.engine.kv_cache import KvCache
 from common.engine.layout import blocks_for
 from common.engine.sequence import Sequence
-from common.kv.wire import Slab, cut, layout_to_proto
+from common.kv.wire import MESSAGE_BYTES, Slab, cut, layout_to_proto, to_chunk
 from common.rpc.channels import Channels
 from triptych.status import rpc_errors
 from triptych.v1 import kv_pb2, kv_pb2_grpc, types_pb2
 
 
 class KvPush:
-    """One transfer. `computed(tokens)` says how much of the prompt is final; `finish` waits for the acknowledgement.
+    """One transfer. Blocks that the ticket's worker holds are left out.
 
     Blocks are read when they are sent, so the sequence keeps them until `finish` or `abort` has returned.
     """
@@ -25,7 +25,10 @@ class KvPush:
         self._cache = cache
         self._ticket = ticket
         self._sequence = sequence
-        self._ends: asyncio.Queue[int | types_pb2.GeneratedToken] = asyncio.Queue()
+        self._queued = ticket.held_blocks
+        self._slabs: deque[Slab] = deque()
+        self._first: types_pb2.GeneratedToken | None = None
+        self._wake = asyncio.Event()
         self.sent_bytes = 0
         stub = kv_pb2_grpc.KvServiceStub(channels.get(ticket.address))
         self._call = stub.Push(self._messages())
@@ -33,15 +36,23 @@ class KvPush:
         self._done = asyncio.ensure_future(self._wait())
         self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def computed(self, tokens: int) -> None:
-        """Send the blocks that are full, and the last one when the prompt is complete."""
-        block_size = self._cache.layout.block_size
-        complete = tokens >= self._sequence.num_prompt
-        self._ends.put_nowait(blocks_for(tokens, block_size) if complete else tokens // block_size)
+    def ready(self, tokens: int) -> None:
+        """The prompt's first `tokens` tokens are final in every layer: send their full blocks, if not sent."""
+        end = self._end_block(tokens)
+        self._queue(Slab(0, self._cache.layout.layers, self._queued, end - self._queued))
+        self._queued = max(self._queued, end)
+
+    def layer_ready(self, layer: int, tokens: int) -> None:
+        """The first `tokens` tokens are final in `layer`; layers come in order, and all of them."""
+        end = self._end_block(tokens)
+        self._queue(Slab(layer, 1, self._queued, end - self._queued))
+        if layer == self._cache.layout.layers - 1:
+            self._queued = max(self._queued, end)
 
     async def finish(self, first: types_pb2.GeneratedToken) -> None:
         """Close the transfer and wait for the acknowledgement. Raises the receiver's error, or UnavailableError."""
-        self._ends.put_nowait(first)
+        self._first = first
+        self._wake.set()
         await self.acknowledged()
 
     async def acknowledged(self) -> None:
@@ -51,6 +62,16 @@ class KvPush:
     def abort(self) -> None:
         """Give the transfer up; idempotent, and harmless after `finish`."""
         self._call.cancel()
+
+    def _end_block(self, tokens: int) -> int:
+        block_size = self._cache.layout.block_size
+        complete = tokens >= self._sequence.num_prompt
+        return blocks_for(tokens, block_size) if complete else tokens // block_size
+
+    def _queue(self, slab: Slab) -> None:
+        if slab.num_blocks > 0:
+            self._slabs.append(slab)
+            self._wake.set()
 
     async def _wait(self) -> None:
         with rpc_errors(f"decode at {self._ticket.address}"):
@@ -65,22 +86,23 @@ class KvPush:
                 layout=layout_to_proto(self._cache.layout),
             )
         )
-        sent = 0
-        while not isinstance(end := await self._ends.get(), types_pb2.GeneratedToken):
-            for slab in cut(sent, end, self._cache.layout):
-                yield kv_pb2.PushRequest(chunk=self._chunk(slab))
-            sent = max(sent, end)
-        yield kv_pb2.PushRequest(first_token=kv_pb2.FirstToken(token=end))
+        while self._slabs or self._first is None:
+            if not self._slabs:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            for slab in cut(self._take(), self._cache.layout):
+                self.sent_bytes += slab.size_bytes(self._cache.layout)
+                blocks = self._sequence.block_table[slab.first_block : slab.end_block]
+                yield kv_pb2.PushRequest(chunk=to_chunk(slab, self._cache, blocks))
+        yield kv_pb2.PushRequest(first_token=kv_pb2.FirstToken(token=self._first))
 
-    def _chunk(self, slab: Slab) -> kv_pb2.KvChunk:
-        blocks = self._sequence.block_table[slab.first_block : slab.end_block]
-        data = b"".join(self._cache.export(layer, blocks) for layer in slab.layers)
-        self.sent_bytes += len(data)
-        return kv_pb2.KvChunk(
-            first_block=slab.first_block,
-            num_blocks=slab.num_blocks,
-            first_layer=slab.first_layer,
-            num_layers=slab.num_layers,
-            data=data,
-            crc32=zlib.crc32(data),
-        )
+    def _take(self) -> Slab:
+        """The next slab, with following layers joined while the message stays small."""
+        slab = self._slabs.popleft()
+        while self._slabs and (joined := slab.joined(self._slabs[0])):
+            if joined.size_bytes(self._cache.layout) > MESSAGE_BYTES:
+                break
+            slab = joined
+            self._slabs.popleft()
+        return slab

@@ -4,42 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from common.engine.blocks import BlockPool
 from common.engine.layout import blocks_for
+from common.engine.prefix_cache import PrefixCache
 from common.engine.sequence import Sequence
 
 
 class SequenceBlocks:
     """Owner of the block tables of one worker's sequences.
 
-    A request may be cancelled while the step that writes its blocks runs in another thread; its blocks are then
-    freed when that step ends. Freeing twice is harmless.
+    A sequence begins with the cached blocks of its longest known prefix, and its full blocks become findable as they
+    are computed. A request may be cancelled while the step that writes its blocks runs in another thread; its blocks
+    are then freed when that step ends. Freeing twice is harmless.
     """
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
-        self.pool = pool
+    def __init__(self, cache: PrefixCache, block_size: int) -> None:
+        self.cache = cache
         self.block_size = block_size
         self._in_step: set[Sequence] = set()
         self._doomed: set[Sequence] = set()
 
-    def can_ever_allocate(self, tokens: int) -> bool:
+    def can_ever_admit(self, tokens: int) -> bool:
         """True if a pool with nobody else in it could hold `tokens` tokens."""
-        return blocks_for(tokens, self.block_size) <= self.pool.num_blocks
+        return blocks_for(tokens, self.block_size) <= self.cache.num_blocks
 
-    def can_allocate(self, sequence: Sequence, tokens: int) -> bool:
-        """True if the blocks that `sequence` lacks for `tokens` tokens are free now."""
-        return self.pool.can_allocate(sequence.missing_blocks(tokens, self.block_size))
+    def can_admit(self, sequence: Sequence, tokens: int, reuse: int) -> bool:
+        """True if `admit` with the same arguments would find room now."""
+        shared = self._match(sequence, reuse)
+        return self.cache.can_share_and_allocate(shared, blocks_for(tokens, self.block_size) - len(shared))
 
-    def allocate(self, sequence: Sequence, tokens: int) -> None:
-        """Extend the block table to `tokens` tokens."""
-        sequence.block_table += self.pool.allocate(sequence.missing_blocks(tokens, self.block_size))
+    def admit(self, sequence: Sequence, tokens: int, reuse: int) -> None:
+        """Give an empty sequence blocks for `tokens` tokens; up to `reuse` leading ones may come computed."""
+        shared = self._match(sequence, reuse)
+        self.cache.share(shared)
+        sequence.block_table = shared + self.cache.allocate(blocks_for(tokens, self.block_size) - len(shared))
+        sequence.num_computed = len(shared) * self.block_size
+
+    def publish(self, sequence: Sequence, since: int) -> None:
+        """Make the blocks findable that became full since `since` tokens were computed."""
+        if sequence.chain is None:
+            return
+        self._extend(sequence, sequence.num_computed)
+        for index in range(since // self.block_size, sequence.num_computed // self.block_size):
+            self.cache.publish(sequence.block_table[index], sequence.chain.hashes[index])
 
     def free(self, sequence: Sequence) -> None:
         """Take all blocks back, at once or when the running step ends."""
         if sequence in self._in_step:
             self._doomed.add(sequence)
         else:
-            self.pool.free(sequence.block_table)
+            self.cache.free(sequence.block_table)
             sequence.block_table = []
 
     def begin_step(self, sequences: Iterable[Sequence]) -> None:
@@ -52,3 +65,14 @@ class SequenceBlocks:
         doomed, self._doomed = self._doomed, set()
         for sequence in doomed:
             self.free(sequence)
+
+    def _match(self, sequence: Sequence, reuse: int) -> list[int]:
+        if sequence.chain is None:
+            return []
+        self._extend(sequence, reuse)
+        return self.cache.match(sequence.chain.hashes[: reuse // self.block_size])
+
+    def _extend(self, sequence: Sequence, tokens: int) -> None:
+        chain = sequence.chain
+        if chain is not None and chain.num_tokens + self.block_size <= tokens:
+            chain.extend(sequence.token_ids(chain.num_tokens, tokens))

@@ -9,6 +9,7 @@ import torch
 from common.engine.blocks import BlockPool
 from common.engine.kv_cache import KvCache
 from common.engine.memory import PoolPlan, kv_layout, plan_pool
+from common.engine.prefix_cache import PrefixCache
 from common.engine.probe import StepLimits
 from common.engine.runner import ModelRunner
 from common.families import load_family
@@ -53,7 +54,7 @@ def load_parts(settings: WorkerSettings, step_tokens: int, step_sequences: int) 
     limits = StepLimits(step_tokens, step_sequences, context, family.position_rows)
     plan = plan_pool(model, layout, limits, budget_bytes=_budget(settings, device), blocks=settings.blocks)
     cache = KvCache(layout, plan.blocks, device)
-    blocks = SequenceBlocks(BlockPool(plan.blocks), settings.block_size)
+    blocks = SequenceBlocks(PrefixCache(BlockPool(plan.blocks)), settings.block_size)
     return Parts(settings, family, model, ModelRunner(model, cache), blocks, plan, context)
 
 

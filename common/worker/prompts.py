@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 from common.engine.sampler import SampledToken
 from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
-from common.families.base import Family, ImageSpan
+from common.families.base import ImageSpan
+from common.identity.blocks import BlockChain, KeyedSpan, block_root
+from common.kv.wire import LAYOUT_VERSION
+from common.worker.parts import Parts
+from triptych.digests import check_digest
 from triptych.errors import InvalidArgumentError
 from triptych.v1 import types_pb2
 
@@ -34,23 +40,29 @@ def to_params(sampling: types_pb2.SamplingParams) -> SamplingParams:
 
 
 def to_sequence(
-    request_id: str,
-    prompt: types_pb2.Prompt,
-    sampling: types_pb2.SamplingParams,
-    family: Family,
-    vocab_size: int,
+    request_id: str, prompt: types_pb2.Prompt, sampling: types_pb2.SamplingParams, parts: Parts
 ) -> Sequence:
     """A sequence ready to be scheduled. InvalidArgumentError for spans or token ids that make no sense."""
     token_ids = list(prompt.token_ids)
     spans = [ImageSpan(span.offset, span.length, tuple(span.grid)) for span in prompt.images]
-    _check(token_ids, spans, vocab_size)
+    _check(token_ids, spans, parts.model.vocab_size)
     return Sequence(
         request_id=request_id,
         prompt_ids=token_ids,
-        positions=family.positions(len(token_ids), spans),
+        positions=parts.family.positions(len(token_ids), spans),
         params=to_params(sampling),
         images=tuple(spans),
+        chain=_chain(prompt, parts),
     )
+
+
+def _chain(prompt: types_pb2.Prompt, parts: Parts) -> BlockChain:
+    layout = parts.cache.layout
+    root = block_root(parts.model.fingerprint, (LAYOUT_VERSION, *astuple(layout)), prompt.cache_scope)
+    images = [
+        KeyedSpan(span.offset, span.length, check_digest(span.embedding_key, "prompt.images")) for span in prompt.images
+    ]
+    return BlockChain(root, layout.block_size, images)
 
 
 def _check(token_ids: list[int], spans: list[ImageSpan], vocab_size: int) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
+from common.engine.layout import blocks_for
 from common.engine.sampler import SampledToken, sample
 from common.engine.sequence import Sequence
 from common.engine.stopping import finish_reason
@@ -48,9 +49,7 @@ class DecodeEngine:
     def submit(self, request: decode_pb2.DecodeRequest) -> Job:
         """Queue a request. Raises InvalidArgumentError, ContextLengthError or ResourceExhaustedError."""
         parts = self._parts
-        sequence = to_sequence(
-            request.request_id, request.prompt, request.sampling, parts.family, parts.model.vocab_size
-        )
+        sequence = to_sequence(request.request_id, request.prompt, request.sampling, parts)
         job = Job(sequence)
         if job.most_tokens > parts.context_length:
             raise ContextLengthError(
@@ -64,7 +63,8 @@ class DecodeEngine:
     def deliver(self, reservation: Reservation, first: types_pb2.GeneratedToken) -> None:
         """The prompt's KV is complete: the job runs, beginning with prefill's token."""
         job = self._by_reservation.pop(reservation.id)
-        job.sequence.num_computed = job.sequence.num_prompt
+        held, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_prompt
+        self._parts.blocks.publish(job.sequence, since=held)
         self.scheduler.activate(job)
         self._advance(job, from_generated(first))
         self._loop.wake()
@@ -80,8 +80,9 @@ class DecodeEngine:
     def _admit(self) -> None:
         block_size = self._parts.blocks.block_size
         for job in self.scheduler.admit():
-            prompt_blocks = job.sequence.block_table[: math.ceil(job.sequence.num_prompt / block_size)]
-            job.reservation = self.reservations.open(prompt_blocks, time.monotonic())
+            held = job.sequence.num_computed // block_size
+            missing = job.sequence.block_table[held : blocks_for(job.sequence.num_prompt, block_size)]
+            job.reservation = self.reservations.open(missing, held, time.monotonic())
             self._by_reservation[job.reservation.id] = job
             job.emit(job.reservation)
 
@@ -96,6 +97,7 @@ class DecodeEngine:
         self.scheduler.end_step()
         for job, token in zip(batch, tokens, strict=True):
             if self.scheduler.is_running(job):
+                self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - 1)
                 self._advance(job, token)
         self._admit()
 

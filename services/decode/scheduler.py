@@ -35,8 +35,8 @@ class DecodeScheduler:
 
     def submit(self, job: Job) -> None:
         """Queue a job. Raises ContextLengthError if it can never fit, ResourceExhaustedError if the queue is full."""
-        if not self._blocks.can_ever_allocate(job.most_tokens):
-            pool = self._blocks.pool.num_blocks * self._blocks.block_size
+        if not self._blocks.can_ever_admit(job.most_tokens):
+            pool = self._blocks.cache.num_blocks * self._blocks.block_size
             raise ContextLengthError(
                 f"prompt and max_tokens make {job.most_tokens} tokens, the KV pool holds {pool}", param="max_tokens"
             )
@@ -49,7 +49,7 @@ class DecodeScheduler:
         admitted: list[Job] = []
         while self._waiting and self._can_admit(self._waiting[0]):
             job = self._waiting.popleft()
-            self._blocks.allocate(job.sequence, job.most_tokens)
+            self._blocks.admit(job.sequence, job.most_tokens, job.sequence.num_prompt)
             self._reserved.add(job)
             admitted.append(job)
         return admitted
@@ -85,11 +85,11 @@ class DecodeScheduler:
 
     def validate(self) -> None:
         """InternalError unless exactly the admitted jobs hold blocks. For tests, between steps."""
-        self._blocks.pool.validate()
-        held = sum(len(job.sequence.block_table) for job in (*self._reserved, *self._running))
-        if held != self._blocks.pool.num_used:
-            raise InternalError(f"{self._blocks.pool.num_used} blocks are in use, {held} by known jobs")
+        self._blocks.cache.validate()
+        held = {block for job in (*self._reserved, *self._running) for block in job.sequence.block_table}
+        if len(held) != self._blocks.cache.num_in_use:
+            raise InternalError(f"{self._blocks.cache.num_in_use} blocks are in use, {len(held)} by known jobs")
 
     def _can_admit(self, job: Job) -> bool:
-        fits = self._blocks.can_allocate(job.sequence, job.most_tokens)
+        fits = self._blocks.can_admit(job.sequence, job.most_tokens, job.sequence.num_prompt)
         return fits and self.num_admitted < self._max_running

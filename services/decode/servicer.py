@@ -53,5 +53,6 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             instance_id=self._site.instance_id,
             reservation_id=reservation.id,
             layout=layout_to_proto(self._site.parts.cache.layout),
+            held_blocks=reservation.first_block,
             num_blocks=len(reservation.blocks),
         )

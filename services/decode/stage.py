@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from common.kv import receiver
+from common.kv.servicer import FULL_NAME as KV_NAME
+from common.kv.servicer import KvServicer
 from common.rpc.server import RpcServer
 from common.worker.process import Site
 from services.decode import servicer
@@ -20,11 +21,11 @@ class DecodeStage:
 
     def register(self, server: RpcServer) -> None:
         """Add DecodeService and KvService."""
-        engine, site = self._engine, self._site
+        engine, site, parts = self._engine, self._site, self._site.parts
         decode = servicer.DecodeServicer(engine, site)
-        kv = receiver.KvServicer(site.instance_id, site.parts.cache, engine.reservations, engine.deliver)
+        kv = KvServicer(site.instance_id, parts.cache, parts.blocks.cache, engine.reservations, engine.deliver)
         server.add(decode_pb2_grpc.add_DecodeServiceServicer_to_server, decode, servicer.FULL_NAME)
-        server.add(kv_pb2_grpc.add_KvServiceServicer_to_server, kv, receiver.FULL_NAME)
+        server.add(kv_pb2_grpc.add_KvServiceServicer_to_server, kv, KV_NAME)
 
     def start(self) -> None:
         """Start the engine."""
@@ -32,12 +33,12 @@ class DecodeStage:
 
     def load(self) -> worker_pb2.GetLoadResponse:
         """Requests and blocks, now."""
-        scheduler, pool = self._engine.scheduler, self._site.parts.blocks.pool
+        scheduler, cache = self._engine.scheduler, self._site.parts.blocks.cache
         return worker_pb2.GetLoadResponse(
             waiting_requests=scheduler.num_waiting,
             running_requests=scheduler.num_admitted,
-            blocks_in_use=pool.num_used,
-            blocks_free=pool.num_free,
+            blocks_in_use=cache.num_in_use,
+            blocks_free=cache.num_free,
         )
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from common.engine.sequence import Sequence
 from common.worker.loop import StepLoop
 from common.worker.parts import Parts
 from services.prefill.job import Job
+from services.prefill.rates import Rates
 from services.prefill.scheduler import PrefillScheduler, Step
 from services.prefill.settings import PrefillSettings
 from triptych.errors import InternalError, TriptychError
@@ -34,10 +36,12 @@ class PrefillEngine:
     def __init__(self, parts: Parts, settings: PrefillSettings) -> None:
         self._parts = parts
         self.scheduler = PrefillScheduler(parts.blocks, settings.step_tokens, settings.max_waiting)
+        self.rates = Rates(settings.pull)
         self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail)
 
     def start(self) -> None:
         """Start stepping."""
+        self._events = asyncio.get_running_loop()
         self._loop.start()
 
     async def close(self) -> None:
@@ -52,6 +56,12 @@ class PrefillEngine:
     def image_ready(self, job: Job, index: int, tensors: Mapping[str, Tensor]) -> None:
         """The embedding of image `index` has arrived: more of the prompt can be computed."""
         job.images[index] = tensors
+        self._loop.wake()
+
+    def pulled(self, job: Job) -> None:
+        """Fetching is over, whatever came of it: the rest can be computed."""
+        job.pulling = False
+        job.push.ready(job.sequence.num_computed)
         self._loop.wake()
 
     def release(self, job: Job) -> None:
@@ -74,20 +84,25 @@ class PrefillEngine:
                 raise InternalError("a chunk reaches into an image that is not ready")
             return found
 
-        result = self._parts.runner.execute([(job.sequence, count) for job, count in step], image)
+        ends = [(job, job.sequence.num_computed + count) for job, count in step]
+
+        def layer_written(layer: int) -> None:
+            self._events.call_soon_threadsafe(_push_layer, ends, layer)
+
+        result = self._parts.runner.execute([(job.sequence, count) for job, count in step], image, layer_written)
         sampled = sample(result.logits, result.sequences)
         return StepOutcome(dict(zip(result.sequences, sampled, strict=True)), begin, time.monotonic_ns())
 
     def _apply(self, step: Step, outcome: StepOutcome) -> None:
-        self.scheduler.end_step()
-        for job, _ in step:
+        self.rates.compute.note(sum(count for _, count in step), (outcome.end_ns - outcome.begin_ns) / 1e9)
+        for job, count in step:
             job.account(outcome.begin_ns, outcome.end_ns)
-            if not job.first.done():
-                job.on_progress(job.sequence.num_computed)
-                self._settle(job, outcome.tokens.get(job.sequence))
+            self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - count)
+            self._settle(job, outcome.tokens.get(job.sequence))
+        self.scheduler.end_step()
 
     def _settle(self, job: Job, token: SampledToken | None) -> None:
-        if token is None:
+        if token is None or job.first.done():
             return
         if math.isnan(token.logprob):
             job.fail(InternalError("the model's output is not a number"))
@@ -99,3 +114,8 @@ class PrefillEngine:
         for job, _ in step:
             job.fail(error)
             self.scheduler.release(job)
+
+
+def _push_layer(ends: list[tuple[Job, int]], layer: int) -> None:
+    for job, end in ends:
+        job.push.layer_ready(layer, end)

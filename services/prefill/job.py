@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -12,38 +12,63 @@ from torch import Tensor
 from common.engine.chunking import ready_tokens
 from common.engine.sampler import SampledToken
 from common.engine.sequence import Sequence
+from common.kv.sender import KvPush
+
+
+def _quiet_future() -> asyncio.Future[SampledToken]:
+    future: asyncio.Future[SampledToken] = asyncio.get_running_loop().create_future()
+    # Nobody may be waiting any more when it fails; that is no reason for a warning.
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
 
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A prompt, the embeddings that have arrived, and a future for its first token.
+    """A prompt, the embeddings that have arrived, its transfer, and a future for its first token.
 
-    `images[i]` are the named tensors of `sequence.images[i]`, None until ready. `on_progress(tokens)` is called on the
-    event loop when more of the prompt's KV is final. Times are monotonic nanoseconds.
+    `images[i]` are the named tensors of `sequence.images[i]`, None until ready. While `pulling`, blocks are being
+    fetched and nothing is computed. Times are monotonic nanoseconds.
     """
 
     sequence: Sequence
-    on_progress: Callable[[int], None]
-    images: list[Mapping[str, Tensor] | None]
-    first: asyncio.Future[SampledToken] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    push: KvPush
+    pulling: bool = False
+    images: list[Mapping[str, Tensor] | None] = field(init=False)
+    admitted: asyncio.Event = field(default_factory=asyncio.Event)
+    first: asyncio.Future[SampledToken] = field(default_factory=_quiet_future)
+    cached_tokens: int = 0
+    pulled_tokens: int = 0
     submitted_ns: int = field(default_factory=time.monotonic_ns)
     started_ns: int = 0
     finished_ns: int = 0
     compute_ns: int = 0
 
     def __post_init__(self) -> None:
-        # Nobody may be waiting any more when it fails; that is no reason for a warning.
-        self.first.add_done_callback(lambda first: first.cancelled() or first.exception())
+        self.images = [None] * len(self.sequence.images)
+
+    @property
+    def reusable(self) -> int:
+        """Tokens that may come from a cache: all but the last, whose logits are wanted."""
+        return self.sequence.num_prompt - 1
 
     @property
     def ready(self) -> int:
-        """Tokens that can be computed: those before the first image without embedding."""
-        return ready_tokens(self.sequence.num_prompt, self.sequence.images, [each is not None for each in self.images])
+        """Tokens that can be computed: those before the first image that is neither here nor computed already."""
+        computed = self.sequence.num_computed
+        pairs = zip(self.images, self.sequence.images, strict=True)
+        have = [tensors is not None or span.offset + span.length <= computed for tensors, span in pairs]
+        return ready_tokens(self.sequence.num_prompt, self.sequence.images, have)
 
     @property
     def computed(self) -> bool:
         """True once the whole prompt has its KV."""
         return self.sequence.num_computed >= self.sequence.num_prompt
+
+    def admit(self) -> None:
+        """The prompt has blocks; the leading ones may be computed already."""
+        self.cached_tokens = self.sequence.num_computed
+        self.push.ready(self.cached_tokens)
+        self.admitted.set()
 
     def account(self, begin_ns: int, end_ns: int) -> None:
         """Note a step in which a chunk of this prompt was computed."""

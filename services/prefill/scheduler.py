@@ -41,17 +41,17 @@ class PrefillScheduler:
     def submit(self, job: Job) -> None:
         """Queue a prompt. ContextLengthError if it can never fit, ResourceExhaustedError if the queue is full."""
         length = job.sequence.num_prompt
-        if not self._blocks.can_ever_allocate(length):
-            pool = self._blocks.pool.num_blocks * self._blocks.block_size
+        if not self._blocks.can_ever_admit(length):
+            pool = self._blocks.cache.num_blocks * self._blocks.block_size
             raise ContextLengthError(f"the prompt has {length} tokens, the KV pool holds {pool}", param="messages")
-        if len(self._waiting) >= self._max_waiting and not self._blocks.can_allocate(job.sequence, length):
+        if len(self._waiting) >= self._max_waiting and not self._can_admit(job):
             raise ResourceExhaustedError(f"{self._max_waiting} prompts are waiting for KV blocks", retry_after_s=1.0)
         self._waiting.append(job)
 
     def plan(self) -> Step:
         """Admit what fits and spend the step's token budget; empty when nothing can be computed now."""
         self._admit()
-        able = {str(index): job for index, job in enumerate(self._active) if not job.computed}
+        able = {str(index): job for index, job in enumerate(self._active) if not (job.computed or job.pulling)}
         waiting = [
             Waiting(key, job.sequence.num_computed, job.sequence.num_prompt, job.ready) for key, job in able.items()
         ]
@@ -74,16 +74,17 @@ class PrefillScheduler:
 
     def validate(self) -> None:
         """InternalError unless exactly the active prompts hold blocks. For tests, between steps."""
-        self._blocks.pool.validate()
-        held = sum(len(job.sequence.block_table) for job in self._active)
-        if held != self._blocks.pool.num_used:
-            raise InternalError(f"{self._blocks.pool.num_used} blocks are in use, {held} by known prompts")
+        self._blocks.cache.validate()
+        held = {block for job in self._active for block in job.sequence.block_table}
+        if len(held) != self._blocks.cache.num_in_use:
+            raise InternalError(f"{self._blocks.cache.num_in_use} blocks are in use, {len(held)} by known prompts")
 
     def _admit(self) -> None:
-        while self._waiting:
-            job = self._waiting[0]
-            if not self._blocks.can_allocate(job.sequence, job.sequence.num_prompt):
-                return
-            self._waiting.popleft()
-            self._blocks.allocate(job.sequence, job.sequence.num_prompt)
+        while self._waiting and self._can_admit(self._waiting[0]):
+            job = self._waiting.popleft()
+            self._blocks.admit(job.sequence, job.sequence.num_prompt, job.reusable)
             self._active[job] = None
+            job.admit()
+
+    def _can_admit(self, job: Job) -> bool:
+        return self._blocks.can_admit(job.sequence, job.sequence.num_prompt, job.reusable)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -17,4 +17,7 @@ class PrefillSettings(WorkerSettings):
 
     step_tokens: Annotated[int, Field(ge=1)] = Field(
         512, description="prompt tokens computed in one step, over all requests"
+    )
+    pull: Literal["auto", "always", "never"] = Field(
+        "auto", description="fetch a longer cached prefix from another worker; auto: when quicker than computing it"
     )

@@ -26,7 +26,7 @@ def cells(slabs: list[Slab]) -> list[tuple[int, int]]:
 )
 def test_every_cell_is_sent_once_and_no_message_is_too_large(first: int, count: int, layers: int, message: int) -> None:
     layout = KvLayout("bfloat16", layers=layers, kv_heads=2, head_dim=4, block_size=16)
-    slabs = list(cut(first, first + count, layout, message))
+    slabs = list(cut(Slab(0, layers, first, count), layout, message))
     expected = {(layer, block) for layer in range(layers) for block in range(first, first + count)}
     sent = cells(slabs)
     assert len(sent) == len(set(sent)) and set(sent) == expected
@@ -35,12 +35,12 @@ def test_every_cell_is_sent_once_and_no_message_is_too_large(first: int, count: 
 
 
 def test_small_blocks_of_all_layers_share_a_message() -> None:
-    assert list(cut(0, 2, LAYOUT)) == [Slab(0, 3, 0, 2)]
+    assert list(cut(Slab(0, 3, 0, 2), LAYOUT)) == [Slab(0, 3, 0, 2)]
 
 
-def leased(blocks: list[int], ttl_s: float = 10.0) -> tuple[Reservations, Reservation]:
+def leased(blocks: list[int], ttl_s: float = 10.0, first: int = 0) -> tuple[Reservations, Reservation]:
     table = Reservations(num_layers=2, ttl_s=ttl_s)
-    return table, table.open(blocks, now=100.0)
+    return table, table.open(blocks, first, now=100.0)
 
 
 def test_reservation_is_complete_only_with_every_layer_of_every_block() -> None:
@@ -57,6 +57,19 @@ def test_reservation_is_complete_only_with_every_layer_of_every_block() -> None:
 def test_chunk_is_mapped_to_the_blocks_of_the_lease() -> None:
     _, lease = leased([7, 3, 9])
     assert lease.targets(Slab(1, 1, 1, 2)) == [3, 9]
+
+
+def test_held_blocks_are_outside_the_lease() -> None:
+    _, lease = leased([3, 9], first=4)
+    assert lease.targets(Slab(0, 1, 5, 1)) == [9]
+    with pytest.raises(InvalidArgumentError):
+        lease.targets(Slab(0, 1, 3, 1))
+
+
+def test_layers_of_the_same_blocks_join() -> None:
+    assert Slab(0, 2, 4, 3).joined(Slab(2, 1, 4, 3)) == Slab(0, 3, 4, 3)
+    assert Slab(0, 2, 4, 3).joined(Slab(2, 1, 4, 2)) is None
+    assert Slab(0, 2, 4, 3).joined(Slab(3, 1, 4, 3)) is None
 
 
 @pytest.mark.parametrize("slab", [Slab(0, 1, 2, 1), Slab(1, 2, 0, 1), Slab(0, 1, 0, 3), Slab(0, 0, 0, 1), Slab(0, 1, 0, 0)])
@@ -87,4 +100,4 @@ def test_a_chunk_renews_the_lease() -> None:
 
 def test_ids_are_never_issued_twice() -> None:
     table = Reservations(num_layers=1, ttl_s=1.0)
-    assert len({table.open([0], now=0.0).id for _ in range(1000)}) == 1000
+    assert len({table.open([0], 0, now=0.0).id for _ in range(1000)}) == 1000

@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from common.engine.blocks import BlockPool
+from common.engine.prefix_cache import PrefixCache
 from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
 from common.families.base import ImageSpan, Positions
+from common.kv.sender import KvPush
 from common.worker.blocks import SequenceBlocks
+from common.identity.blocks import BlockChain, KeyedSpan
 from services.decode.job import Job as DecodeJob
 from services.decode.scheduler import DecodeScheduler
 from services.prefill.job import Job as PrefillJob
@@ -27,7 +30,7 @@ def sequence(length: int, max_tokens: int = 1, images: tuple[ImageSpan, ...] = (
 
 @pytest.fixture
 def blocks() -> SequenceBlocks:
-    return SequenceBlocks(BlockPool(8), block_size=4)
+    return SequenceBlocks(PrefixCache(BlockPool(8)), block_size=4)
 
 
 @pytest.fixture
@@ -85,9 +88,9 @@ def test_blocks_of_a_cancelled_job_survive_the_running_step(decode: DecodeSchedu
     decode.release(job)
     decode.release(job)
     assert not decode.is_running(job)
-    assert blocks.pool.num_used == 3, "the step still writes there"
+    assert blocks.cache.num_in_use == 3, "the step still writes there"
     decode.end_step()
-    assert blocks.pool.num_used == 0
+    assert blocks.cache.num_in_use == 0
 
 
 @pytest.fixture
@@ -95,8 +98,18 @@ async def prefill(blocks: SequenceBlocks) -> PrefillScheduler:
     return PrefillScheduler(blocks, step_tokens=8, max_waiting=2)
 
 
+class SilentPush(KvPush):
+    """A transfer that goes nowhere: scheduling does not depend on it."""
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []
+
+    def ready(self, tokens: int) -> None:
+        self.ends.append(tokens)
+
+
 def prefill_job(length: int, images: tuple[ImageSpan, ...] = ()) -> PrefillJob:
-    return PrefillJob(sequence(length, images=images), lambda tokens: None, [None] * len(images))
+    return PrefillJob(sequence(length, images=images), SilentPush())
 
 
 async def test_prefill_cuts_a_long_prompt_to_the_budget(prefill: PrefillScheduler) -> None:
@@ -124,16 +137,58 @@ async def test_prefill_keeps_blocks_until_release(prefill: PrefillScheduler, blo
     prefill.plan()
     job.sequence.num_computed = 20
     assert prefill.plan() == []
-    assert blocks.pool.num_used == 5
+    assert blocks.cache.num_in_use == 5
     prefill.release(job)
     prefill.release(job)
     prefill.validate()
-    assert blocks.pool.num_used == 0
+    assert blocks.cache.num_in_use == 0
 
 
 async def test_prefill_refuses_a_prompt_larger_than_the_pool(prefill: PrefillScheduler) -> None:
     with pytest.raises(ContextLengthError, match=r"33 tokens.*holds 32"):
         prefill.submit(prefill_job(33))
+
+
+async def test_prefill_computes_nothing_while_blocks_are_being_fetched(prefill: PrefillScheduler) -> None:
+    job = prefill_job(20)
+    job.pulling = True
+    prefill.submit(job)
+    assert prefill.plan() == []
+    assert job.admitted.is_set()
+    job.pulling = False
+    assert prefill.plan() == [(job, 8)]
+
+
+async def test_prefill_begins_after_the_cached_prefix(prefill: PrefillScheduler, blocks: SequenceBlocks) -> None:
+    first, second = prefill_job(20), prefill_job(20)
+    for job in (first, second):
+        job.sequence.chain = BlockChain(b"root", 4)
+    prefill.submit(first)
+    prefill.plan()
+    first.sequence.num_computed = 20
+    blocks.publish(first.sequence, since=0)
+    prefill.release(first)
+    prefill.submit(second)
+    assert prefill.plan() == [(second, 4)], "the last token is computed in any case"
+    assert (second.cached_tokens, blocks.cache.num_in_use) == (16, 5)
+    prefill.validate()
+
+
+async def test_an_image_inside_the_cached_prefix_is_not_waited_for(
+    prefill: PrefillScheduler, blocks: SequenceBlocks
+) -> None:
+    span = ImageSpan(1, 6, (1, 2, 3))
+    first, second = prefill_job(13, (span,)), prefill_job(13, (span,))
+    for job in (first, second):
+        job.sequence.chain = BlockChain(b"root", 4, [KeyedSpan(1, 6, "ab" * 32)])
+    first.images[0] = {}
+    prefill.submit(first)
+    prefill.plan()
+    first.sequence.num_computed = 13
+    blocks.publish(first.sequence, since=0)
+    prefill.release(first)
+    prefill.submit(second)
+    assert prefill.plan() == [(second, 1)]
 
 
 async def test_prefill_failure_nobody_waits_for_is_silent(prefill: PrefillScheduler) -> None:

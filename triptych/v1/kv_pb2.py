@@ -25,25 +25,33 @@ _sym_db = _symbol_database.Default()
 from triptych.v1 import types_pb2 as triptych_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14triptych/v1/kv.proto\x12\x0btriptych.v1\x1a\x17triptych/v1/types.proto\"\x83\x01\n\x08KvTicket\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x16\n\x0ereservation_id\x18\x03 \x01(\t\x12%\n\x06layout\x18\x04 \x01(\x0b\x32\x15.triptych.v1.KvLayout\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\"\x9a\x01\n\x0bPushRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.triptych.v1.PushHeaderH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.triptych.v1.KvChunkH\x00\x12.\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x17.triptych.v1.FirstTokenH\x00\x42\t\n\x07message\"`\n\nPushHeader\x12\x16\n\x0ereservation_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12%\n\x06layout\x18\x03 \x01(\x0b\x32\x15.triptych.v1.KvLayout\"x\n\x07KvChunk\x12\x13\n\x0b\x66irst_block\x18\x01 \x01(\r\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x06 \x01(\x07\"8\n\nFirstToken\x12*\n\x05token\x18\x01 \x01(\x0b\x32\x1b.triptych.v1.GeneratedToken\"&\n\x0cPushResponse\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x04\x32J\n\tKvService\x12=\n\x04Push\x12\x18.triptych.v1.PushRequest\x1a\x19.triptych.v1.PushResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14triptych/v1/kv.proto\x12\x0btriptych.v1\x1a\x17triptych/v1/types.proto\"#\n\x0bHaveRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\"\"\n\x0cHaveResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\"K\n\x0c\x46\x65tchRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12%\n\x06layout\x18\x02 \x01(\x0b\x32\x15.triptych.v1.KvLayout\"m\n\rFetchResponse\x12*\n\x05\x66ound\x18\x01 \x01(\x0b\x32\x19.triptych.v1.HaveResponseH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.triptych.v1.KvChunkH\x00\x42\t\n\x07message\"\x98\x01\n\x08KvTicket\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x16\n\x0ereservation_id\x18\x03 \x01(\t\x12%\n\x06layout\x18\x04 \x01(\x0b\x32\x15.triptych.v1.KvLayout\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x13\n\x0bheld_blocks\x18\x06 \x01(\r\"\x9a\x01\n\x0bPushRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.triptych.v1.PushHeaderH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.triptych.v1.KvChunkH\x00\x12.\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x17.triptych.v1.FirstTokenH\x00\x42\t\n\x07message\"`\n\nPushHeader\x12\x16\n\x0ereservation_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12%\n\x06layout\x18\x03 \x01(\x0b\x32\x15.triptych.v1.KvLayout\"x\n\x07KvChunk\x12\x13\n\x0b\x66irst_block\x18\x01 \x01(\r\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x06 \x01(\x07\"8\n\nFirstToken\x12*\n\x05token\x18\x01 \x01(\x0b\x32\x1b.triptych.v1.GeneratedToken\"&\n\x0cPushResponse\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x04\x32\xc9\x01\n\tKvService\x12;\n\x04Have\x12\x18.triptych.v1.HaveRequest\x1a\x19.triptych.v1.HaveResponse\x12@\n\x05\x46\x65tch\x12\x19.triptych.v1.FetchRequest\x1a\x1a.triptych.v1.FetchResponse0\x01\x12=\n\x04Push\x12\x18.triptych.v1.PushRequest\x1a\x19.triptych.v1.PushResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'triptych.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KVTICKET']._serialized_start=63
-  _globals['_KVTICKET']._serialized_end=194
-  _globals['_PUSHREQUEST']._serialized_start=197
-  _globals['_PUSHREQUEST']._serialized_end=351
-  _globals['_PUSHHEADER']._serialized_start=353
-  _globals['_PUSHHEADER']._serialized_end=449
-  _globals['_KVCHUNK']._serialized_start=451
-  _globals['_KVCHUNK']._serialized_end=571
-  _globals['_FIRSTTOKEN']._serialized_start=573
-  _globals['_FIRSTTOKEN']._serialized_end=629
-  _globals['_PUSHRESPONSE']._serialized_start=631
-  _globals['_PUSHRESPONSE']._serialized_end=669
-  _globals['_KVSERVICE']._serialized_start=671
-  _globals['_KVSERVICE']._serialized_end=745
+  _globals['_HAVEREQUEST']._serialized_start=62
+  _globals['_HAVEREQUEST']._serialized_end=97
+  _globals['_HAVERESPONSE']._serialized_start=99
+  _globals['_HAVERESPONSE']._serialized_end=133
+  _globals['_FETCHREQUEST']._serialized_start=135
+  _globals['_FETCHREQUEST']._serialized_end=210
+  _globals['_FETCHRESPONSE']._serialized_start=212
+  _globals['_FETCHRESPONSE']._serialized_end=321
+  _globals['_KVTICKET']._serialized_start=324
+  _globals['_KVTICKET']._serialized_end=476
+  _globals['_PUSHREQUEST']._serialized_start=479
+  _globals['_PUSHREQUEST']._serialized_end=633
+  _globals['_PUSHHEADER']._serialized_start=635
+  _globals['_PUSHHEADER']._serialized_end=731
+  _globals['_KVCHUNK']._serialized_start=733
+  _globals['_KVCHUNK']._serialized_end=853
+  _globals['_FIRSTTOKEN']._serialized_start=855
+  _globals['_FIRSTTOKEN']._serialized_end=911
+  _globals['_PUSHRESPONSE']._serialized_start=913
+  _globals['_PUSHRESPONSE']._serialized_end=951
+  _globals['_KVSERVICE']._serialized_start=954
+  _globals['_KVSERVICE']._serialized_end=1155
 # @@protoc_insertion_point(module_scope)

@@ -3,8 +3,10 @@
 isort:skip_file
 KV exchange between workers."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from triptych.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
 import sys
@@ -18,6 +20,114 @@ else:
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
+class HaveRequest(_message.Message):
+    """HaveRequest names a run of blocks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_HASHES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Block hashes of 32 bytes, each the parent of the next."""
+
+    def __init__(
+        self,
+        *,
+        block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HaveRequest: _TypeAlias = HaveRequest  # noqa: Y015
+
+@_typing.final
+class HaveResponse(_message.Message):
+    """HaveResponse counts."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    num_blocks: _builtins.int
+    """How many of them are here, from the first on."""
+    def __init__(
+        self,
+        *,
+        num_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_blocks", b"num_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HaveResponse: _TypeAlias = HaveResponse  # noqa: Y015
+
+@_typing.final
+class FetchRequest(_message.Message):
+    """FetchRequest asks for blocks by what they stand for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_HASHES_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Block hashes of 32 bytes, each the parent of the next."""
+
+    @_builtins.property
+    def layout(self) -> _types_pb2.KvLayout:
+        """Layout of the receiver; refused unless equal."""
+
+    def __init__(
+        self,
+        *,
+        block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+        layout: _types_pb2.KvLayout | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "layout", b"layout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchRequest: _TypeAlias = FetchRequest  # noqa: Y015
+
+@_typing.final
+class FetchResponse(_message.Message):
+    """FetchResponse is one message of a fetch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FOUND_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def found(self) -> Global___HaveResponse:
+        """First message: how many leading blocks will be sent."""
+
+    @_builtins.property
+    def chunk(self) -> Global___KvChunk:
+        """KV bytes."""
+
+    def __init__(
+        self,
+        *,
+        found: Global___HaveResponse | None = ...,
+        chunk: Global___KvChunk | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "found", b"found", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "found", b"found", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["found", "chunk"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___FetchResponse: _TypeAlias = FetchResponse  # noqa: Y015
+
+@_typing.final
 class KvTicket(_message.Message):
     """KvTicket is a lease on reserved blocks of a worker."""
 
@@ -28,6 +138,7 @@ class KvTicket(_message.Message):
     RESERVATION_ID_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    HELD_BLOCKS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Address of the worker's KvService, host:port."""
     instance_id: _builtins.str
@@ -35,7 +146,9 @@ class KvTicket(_message.Message):
     reservation_id: _builtins.str
     """Names the reservation; used once, never issued again."""
     num_blocks: _builtins.int
-    """Number of blocks to deliver."""
+    """Number of blocks to deliver; they follow the held ones."""
+    held_blocks: _builtins.int
+    """Leading blocks of the prompt that the worker has cached: they need not be sent, and can be fetched from it."""
     @_builtins.property
     def layout(self) -> _types_pb2.KvLayout:
         """Layout of the blocks."""
@@ -48,10 +161,11 @@ class KvTicket(_message.Message):
         reservation_id: _builtins.str = ...,
         layout: _types_pb2.KvLayout | None = ...,
         num_blocks: _builtins.int = ...,
+        held_blocks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "instance_id", b"instance_id", "layout", b"layout", "num_blocks", b"num_blocks", "reservation_id", b"reservation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "held_blocks", b"held_blocks", "instance_id", b"instance_id", "layout", b"layout", "num_blocks", b"num_blocks", "reservation_id", b"reservation_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -140,7 +254,7 @@ class KvChunk(_message.Message):
     DATA_FIELD_NUMBER: _builtins.int
     CRC32_FIELD_NUMBER: _builtins.int
     first_block: _builtins.int
-    """Index of the first block within the reservation."""
+    """Index of the first block: within the prompt for a push, within the request's hashes for a fetch."""
     num_blocks: _builtins.int
     """Number of blocks."""
     first_layer: _builtins.int

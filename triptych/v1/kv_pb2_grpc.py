@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class KvServiceStub:
-    """KvService receives KV blocks.
+    """KvService receives KV blocks, and gives those that are cached.
     """
 
     def __init__(self, channel):
@@ -35,6 +35,16 @@ class KvServiceStub:
         Args:
             channel: A grpc.Channel.
         """
+        self.Have = channel.unary_unary(
+                '/triptych.v1.KvService/Have',
+                request_serializer=triptych_dot_v1_dot_kv__pb2.HaveRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_kv__pb2.HaveResponse.FromString,
+                _registered_method=True)
+        self.Fetch = channel.unary_stream(
+                '/triptych.v1.KvService/Fetch',
+                request_serializer=triptych_dot_v1_dot_kv__pb2.FetchRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_kv__pb2.FetchResponse.FromString,
+                _registered_method=True)
         self.Push = channel.stream_unary(
                 '/triptych.v1.KvService/Push',
                 request_serializer=triptych_dot_v1_dot_kv__pb2.PushRequest.SerializeToString,
@@ -43,8 +53,23 @@ class KvServiceStub:
 
 
 class KvServiceServicer:
-    """KvService receives KV blocks.
+    """KvService receives KV blocks, and gives those that are cached.
     """
+
+    def Have(self, request, context):
+        """Have says how many leading blocks of a prompt are cached here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Fetch(self, request, context):
+        """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
+        for when some were evicted meanwhile; the header says how many.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
 
     def Push(self, request_iterator, context):
         """Push fills a reservation: a header, then chunks in any order of layers and blocks, then the first token. The
@@ -57,6 +82,16 @@ class KvServiceServicer:
 
 def add_KvServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
+            'Have': grpc.unary_unary_rpc_method_handler(
+                    servicer.Have,
+                    request_deserializer=triptych_dot_v1_dot_kv__pb2.HaveRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_kv__pb2.HaveResponse.SerializeToString,
+            ),
+            'Fetch': grpc.unary_stream_rpc_method_handler(
+                    servicer.Fetch,
+                    request_deserializer=triptych_dot_v1_dot_kv__pb2.FetchRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_kv__pb2.FetchResponse.SerializeToString,
+            ),
             'Push': grpc.stream_unary_rpc_method_handler(
                     servicer.Push,
                     request_deserializer=triptych_dot_v1_dot_kv__pb2.PushRequest.FromString,
@@ -71,8 +106,62 @@ def add_KvServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class KvService:
-    """KvService receives KV blocks.
+    """KvService receives KV blocks, and gives those that are cached.
     """
+
+    @staticmethod
+    def Have(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triptych.v1.KvService/Have',
+            triptych_dot_v1_dot_kv__pb2.HaveRequest.SerializeToString,
+            triptych_dot_v1_dot_kv__pb2.HaveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Fetch(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/triptych.v1.KvService/Fetch',
+            triptych_dot_v1_dot_kv__pb2.FetchRequest.SerializeToString,
+            triptych_dot_v1_dot_kv__pb2.FetchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
 
     @staticmethod
     def Push(request_iterator,

@@ -27,12 +27,18 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class KvServiceStub:
-    """KvService receives KV blocks."""
+    """KvService receives KV blocks, and gives those that are cached."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> KvServiceAsyncStub: ...
+    Have: _grpc.UnaryUnaryMultiCallable[_kv_pb2.HaveRequest, _kv_pb2.HaveResponse]
+    """Have says how many leading blocks of a prompt are cached here."""
+    Fetch: _grpc.UnaryStreamMultiCallable[_kv_pb2.FetchRequest, _kv_pb2.FetchResponse]
+    """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
+    for when some were evicted meanwhile; the header says how many.
+    """
     Push: _grpc.StreamUnaryMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]
     """Push fills a reservation: a header, then chunks in any order of layers and blocks, then the first token. The
     response is the acknowledgement: the receiver owns the blocks.
@@ -40,16 +46,40 @@ class KvServiceStub:
 
 @_typing.type_check_only
 class KvServiceAsyncStub(KvServiceStub):
-    """KvService receives KV blocks."""
+    """KvService receives KV blocks, and gives those that are cached."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
+    Have: _aio.UnaryUnaryMultiCallable[_kv_pb2.HaveRequest, _kv_pb2.HaveResponse]  # type: ignore[assignment]
+    """Have says how many leading blocks of a prompt are cached here."""
+    Fetch: _aio.UnaryStreamMultiCallable[_kv_pb2.FetchRequest, _kv_pb2.FetchResponse]  # type: ignore[assignment]
+    """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
+    for when some were evicted meanwhile; the header says how many.
+    """
     Push: _aio.StreamUnaryMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]  # type: ignore[assignment]
     """Push fills a reservation: a header, then chunks in any order of layers and blocks, then the first token. The
     response is the acknowledgement: the receiver owns the blocks.
     """
 
 class KvServiceServicer(metaclass=_abc_1.ABCMeta):
-    """KvService receives KV blocks."""
+    """KvService receives KV blocks, and gives those that are cached."""
+
+    @_abc_1.abstractmethod
+    def Have(
+        self,
+        request: _kv_pb2.HaveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_kv_pb2.HaveResponse, _abc.Awaitable[_kv_pb2.HaveResponse]]:
+        """Have says how many leading blocks of a prompt are cached here."""
+
+    @_abc_1.abstractmethod
+    def Fetch(
+        self,
+        request: _kv_pb2.FetchRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_kv_pb2.FetchResponse], _abc.AsyncIterator[_kv_pb2.FetchResponse]]:
+        """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
+        for when some were evicted meanwhile; the header says how many.
+        """
 
     @_abc_1.abstractmethod
     def Push(

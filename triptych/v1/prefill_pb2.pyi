@@ -3,8 +3,10 @@
 isort:skip_file
 Prefill: prompt to KV blocks and the first token."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from triptych.v1 import kv_pb2 as _kv_pb2
 from triptych.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
@@ -60,6 +62,7 @@ class PrefillBegin(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     TICKET_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
     """Request id of the router."""
     @_builtins.property
@@ -74,6 +77,10 @@ class PrefillBegin(_message.Message):
     def ticket(self) -> _kv_pb2.KvTicket:
         """Where the KV goes."""
 
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """KvService addresses of other workers that may have a longer cached prefix, host:port."""
+
     def __init__(
         self,
         *,
@@ -81,10 +88,11 @@ class PrefillBegin(_message.Message):
         prompt: _types_pb2.Prompt | None = ...,
         sampling: _types_pb2.SamplingParams | None = ...,
         ticket: _kv_pb2.KvTicket | None = ...,
+        peers: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["peers", b"peers", "prompt", b"prompt", "request_id", b"request_id", "sampling", b"sampling", "ticket", b"ticket"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -123,6 +131,9 @@ class PrefillResponse(_message.Message):
     COMPUTE_NS_FIELD_NUMBER: _builtins.int
     TRANSFER_NS_FIELD_NUMBER: _builtins.int
     TRANSFER_BYTES_FIELD_NUMBER: _builtins.int
+    CACHE_READ_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHE_CREATION_TOKENS_FIELD_NUMBER: _builtins.int
+    PULLED_TOKENS_FIELD_NUMBER: _builtins.int
     computed_tokens: _builtins.int
     """Tokens computed here."""
     queue_ns: _builtins.int
@@ -133,6 +144,12 @@ class PrefillResponse(_message.Message):
     """Time from the end of computing until decode acknowledged, in nanoseconds."""
     transfer_bytes: _builtins.int
     """KV bytes pushed."""
+    cache_read_tokens: _builtins.int
+    """Prompt tokens whose KV was cached here or fetched from a peer."""
+    cache_creation_tokens: _builtins.int
+    """Computed tokens that lie in full blocks and are cached from now on."""
+    pulled_tokens: _builtins.int
+    """The part of cache_read_tokens that was fetched from a peer."""
     def __init__(
         self,
         *,
@@ -141,10 +158,13 @@ class PrefillResponse(_message.Message):
         compute_ns: _builtins.int = ...,
         transfer_ns: _builtins.int = ...,
         transfer_bytes: _builtins.int = ...,
+        cache_read_tokens: _builtins.int = ...,
+        cache_creation_tokens: _builtins.int = ...,
+        pulled_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["compute_ns", b"compute_ns", "computed_tokens", b"computed_tokens", "queue_ns", b"queue_ns", "transfer_bytes", b"transfer_bytes", "transfer_ns", b"transfer_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_creation_tokens", b"cache_creation_tokens", "cache_read_tokens", b"cache_read_tokens", "compute_ns", b"compute_ns", "computed_tokens", b"computed_tokens", "pulled_tokens", b"pulled_tokens", "queue_ns", b"queue_ns", "transfer_bytes", b"transfer_bytes", "transfer_ns", b"transfer_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

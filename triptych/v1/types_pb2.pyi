@@ -459,6 +459,9 @@ class Usage(_message.Message):
     EMBEDDING_MISSES_FIELD_NUMBER: _builtins.int
     KV_TRANSFER_BYTES_FIELD_NUMBER: _builtins.int
     TIMES_FIELD_NUMBER: _builtins.int
+    CACHE_READ_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHE_CREATION_TOKENS_FIELD_NUMBER: _builtins.int
+    UNCACHED_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """All tokens of the prompt, text and visual."""
     completion_tokens: _builtins.int
@@ -475,6 +478,14 @@ class Usage(_message.Message):
     """Distinct pictures that had to be encoded for this request."""
     kv_transfer_bytes: _builtins.int
     """Bytes of KV moved from prefill to decode."""
+    cache_read_tokens: _builtins.int
+    """Prompt tokens whose KV was found in a prefix cache."""
+    cache_creation_tokens: _builtins.int
+    """Prompt tokens computed for this request and cached from now on (those in full blocks)."""
+    uncached_tokens: _builtins.int
+    """Prompt tokens computed and not cached: the end that fills no block. Read, creation and uncached add up to
+    prompt_tokens.
+    """
     @_builtins.property
     def times(self) -> Global___StageTimes:
         """Where the time went."""
@@ -491,10 +502,13 @@ class Usage(_message.Message):
         embedding_misses: _builtins.int = ...,
         kv_transfer_bytes: _builtins.int = ...,
         times: Global___StageTimes | None = ...,
+        cache_read_tokens: _builtins.int = ...,
+        cache_creation_tokens: _builtins.int = ...,
+        uncached_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "embedding_hits", b"embedding_hits", "embedding_misses", b"embedding_misses", "images", b"images", "kv_transfer_bytes", b"kv_transfer_bytes", "prompt_tokens", b"prompt_tokens", "times", b"times", "unique_images", b"unique_images", "visual_tokens", b"visual_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_creation_tokens", b"cache_creation_tokens", "cache_read_tokens", b"cache_read_tokens", "completion_tokens", b"completion_tokens", "embedding_hits", b"embedding_hits", "embedding_misses", b"embedding_misses", "images", b"images", "kv_transfer_bytes", b"kv_transfer_bytes", "prompt_tokens", b"prompt_tokens", "times", b"times", "uncached_tokens", b"uncached_tokens", "unique_images", b"unique_images", "visual_tokens", b"visual_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,113 @@
+"""Which blocks hold which prefix, and which of them may be taken when room is needed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from common.engine.blocks import BlockPool
+from triptych.errors import InternalError
+
+
+class PrefixCache:
+    """A `BlockPool` whose blocks can be found again by hash after their last owner has left.
+
+    The cache itself is one owner of every indexed block. A block that has no other owner is *cached*: it stays until
+    room is needed, and the least recently used goes first. Owners give blocks back deepest first, so of a prefix that
+    was used as a whole the leaves are evicted before what they depend on. Every call costs O(blocks named).
+    """
+
+    def __init__(self, pool: BlockPool) -> None:
+        self._pool = pool
+        self._block_of: dict[bytes, int] = {}
+        self._hash_of: dict[int, bytes] = {}
+        # Least recently used first. Not a plain dict: taking its first key again and again is quadratic.
+        self._cached: OrderedDict[int, None] = OrderedDict()
+        self.evictions = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the pool."""
+        return self._pool.num_blocks
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that can be allocated now, the cached ones included."""
+        return self._pool.num_free + len(self._cached)
+
+    @property
+    def num_cached(self) -> int:
+        """Blocks with content and without an owner."""
+        return len(self._cached)
+
+    @property
+    def num_in_use(self) -> int:
+        """Blocks that somebody holds."""
+        return self._pool.num_used - len(self._cached)
+
+    def can_allocate(self, count: int) -> bool:
+        """True if `count` blocks are free or can be evicted."""
+        return 0 <= count <= self.num_free
+
+    def allocate(self, count: int) -> list[int]:
+        """Take `count` blocks without content, evicting cached ones as needed."""
+        if not self.can_allocate(count):
+            raise InternalError(f"{count} blocks asked for, {self.num_free} free or cached")
+        while self._pool.num_free < count:
+            self._evict()
+        return self._pool.allocate(count)
+
+    def can_share_and_allocate(self, shared: Sequence[int], count: int) -> bool:
+        """True if `count` blocks could still be allocated after `share(shared)`, which keeps those from eviction."""
+        return count <= self.num_free - sum(block in self._cached for block in shared)
+
+    def match(self, hashes: Iterable[bytes]) -> list[int]:
+        """The blocks of the longest known run of `hashes` from its beginning. `share` them before anything else."""
+        found: list[int] = []
+        for block_hash in hashes:
+            block = self._block_of.get(block_hash)
+            if block is None:
+                break
+            found.append(block)
+        return found
+
+    def share(self, blocks: Sequence[int]) -> None:
+        """Become one more owner of indexed blocks."""
+        self._pool.acquire(blocks)
+        for block in blocks:
+            self._cached.pop(block, None)
+
+    def publish(self, block: int, block_hash: bytes) -> None:
+        """Make an owned, completely computed block findable. Of two equal ones the first stays the one found."""
+        if block_hash in self._block_of or block in self._hash_of:
+            return
+        self._pool.acquire([block])
+        self._block_of[block_hash] = block
+        self._hash_of[block] = block_hash
+
+    def free(self, blocks: Sequence[int]) -> None:
+        """Give back blocks of one sequence, in its order; indexed ones become cached when nobody else has them."""
+        self._pool.free(blocks)
+        for block in reversed(blocks):
+            if block in self._hash_of and self._pool.references(block) == 1:
+                self._cached[block] = None
+
+    def clear(self) -> None:
+        """Forget all that nobody holds."""
+        while self._cached:
+            self._evict()
+
+    def validate(self) -> None:
+        """InternalError unless index, order and owners agree. O(pool): for tests and teardown."""
+        self._pool.validate()
+        if {block: key for key, block in self._block_of.items()} != self._hash_of:
+            raise InternalError("the two directions of the prefix index differ")
+        unowned = {block for block in self._hash_of if self._pool.references(block) == 1}
+        if unowned != set(self._cached):
+            raise InternalError(f"cached blocks are listed wrongly: {sorted(unowned ^ set(self._cached))[:8]}")
+
+    def _evict(self) -> None:
+        block, _ = self._cached.popitem(last=False)
+        del self._block_of[self._hash_of.pop(block)]
+        self._pool.free([block])
+        self.evictions += 1

@@ -1,0 +1,69 @@
+"""Fetches the part of a prompt's prefix that another worker has cached and this one has not."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+from common.kv.fetching import fetch_blocks, have
+from common.rpc.channels import Channels
+from common.worker.parts import Parts
+from services.prefill.engine import PrefillEngine
+from services.prefill.job import Job
+from services.prefill.rates import Rates
+from triptych.errors import TriptychError
+from triptych.v1 import kv_pb2
+
+log = logging.getLogger(__name__)
+
+
+class Puller:
+    """Decode keeps the KV of the tokens it generated; the next turn's prefill takes it from there.
+
+    A failed fetch costs its time and nothing else: what was not fetched is computed.
+    """
+
+    def __init__(self, engine: PrefillEngine, parts: Parts, channels: Channels, rates: Rates) -> None:
+        self._engine = engine
+        self._parts = parts
+        self._channels = channels
+        self._rates = rates
+
+    async def pull(self, job: Job, ticket: kv_pb2.KvTicket, peers: Sequence[str]) -> None:
+        """Fetch once the job has blocks, then let it be computed; never raises a TriptychError."""
+        try:
+            await job.admitted.wait()
+            address, end = await self._longest(job, ticket, peers)
+            if end > self._begin(job):
+                await self._fetch(job, address, end)
+        except TriptychError as error:
+            log.warning("KV could not be fetched and is computed: %s", error.message)
+        finally:
+            self._engine.pulled(job)
+
+    def _begin(self, job: Job) -> int:
+        return job.sequence.num_computed // self._parts.blocks.block_size
+
+    async def _longest(self, job: Job, ticket: kv_pb2.KvTicket, peers: Sequence[str]) -> tuple[str, int]:
+        """Who has the most leading blocks, and how many of them may be reused."""
+        chain = job.sequence.chain
+        hashes = chain.hashes[: job.reusable // chain.block_size] if chain else []
+        best, end = ticket.address, min(ticket.held_blocks, len(hashes))
+        for address in peers if end < len(hashes) else ():
+            found = await have(self._channels.get(address), hashes)
+            best, end = (address, found) if found > end else (best, end)
+        return best, end
+
+    async def _fetch(self, job: Job, address: str, end: int) -> None:
+        begin, sequence, layout = self._begin(job), job.sequence, self._parts.cache.layout
+        size = (end - begin) * layout.bytes_per_block
+        if sequence.chain is None or not self._rates.worth_fetching((end - begin) * layout.block_size, size):
+            return
+        started = time.monotonic()
+        hashes, blocks = sequence.chain.hashes[begin:end], sequence.block_table[begin:end]
+        count = await fetch_blocks(self._channels.get(address), hashes, self._parts.cache, blocks)
+        self._rates.fetch.note(count * layout.bytes_per_block, time.monotonic() - started)
+        job.pulled_tokens = count * layout.block_size
+        sequence.num_computed += job.pulled_tokens
+        self._parts.blocks.publish(sequence, since=begin * layout.block_size)

@@ -1,0 +1,141 @@
+"""Prefix reuse on prefill, on decode and between them: what is computed, what moves, and that answers stay equal."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from common.engine.layout import blocks_for
+from common.models.tower import Tower
+from tests.checkpoints import build_checkpoint
+from tests.integration.test_hand_over import block_bytes, greedy, picture, text_prompt
+from tests.reference import Reference
+from tests.valkey import start_valkey
+from tests.workers import Pair, Picture, running_pair
+from triptych.v1 import types_pb2
+
+BLOCK = 16
+
+
+@pytest.fixture(scope="module")
+def redis_url() -> Iterator[str]:
+    with start_valkey() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_checkpoint("qwen2_vl", tmp_path_factory.mktemp("model"), layers=4)
+
+
+@pytest.fixture(scope="module")
+def reference(model: Path) -> Reference:
+    return Reference(model)
+
+
+@pytest.fixture(scope="module")
+def tower(model: Path) -> Tower:
+    return Tower.load(model, dtype=torch.float32, device=torch.device("cpu"))
+
+
+@pytest.fixture
+async def pair(model: Path, redis_url: str) -> AsyncIterator[Pair]:
+    async with running_pair(model, redis_url, prefill={"step_tokens": 24, "pull": "always"}) as pair:
+        yield pair
+        assert await pair.idle(), "blocks or requests were left behind"
+
+
+async def test_same_prompt_again_computes_one_block_and_moves_nothing_held(pair: Pair, reference: Reference) -> None:
+    prompt = pair.prompt(text_prompt(reference, 4 * BLOCK + 3))
+    cold = await pair.ask(prompt, greedy(6))
+    warm = await pair.ask(prompt, greedy(6))
+    assert warm.token_ids == cold.token_ids
+    assert cold.account and warm.account
+    assert (cold.account.computed_tokens, cold.account.cache_creation_tokens) == (67, 64)
+    assert (warm.account.computed_tokens, warm.account.cache_read_tokens) == (3, 64)
+    assert warm.account.transfer_bytes == block_bytes(pair), "only the block that is not full"
+
+
+async def test_prompt_of_whole_blocks_that_decode_holds_moves_nothing(pair: Pair, reference: Reference) -> None:
+    prompt = pair.prompt(text_prompt(reference, 4 * BLOCK))
+    cold = await pair.ask(prompt, greedy(6))
+    warm = await pair.ask(prompt, greedy(6))
+    assert warm.token_ids == cold.token_ids
+    assert warm.account and (warm.account.computed_tokens, warm.account.transfer_bytes) == (BLOCK, 0)
+
+
+async def test_other_picture_of_the_same_size_shares_only_what_precedes_it(
+    pair: Pair, reference: Reference, tower: Tower
+) -> None:
+    pictures = [picture(tower, key, 64, 64, seed)[1] for seed, key in enumerate("ab")]
+    for each in pictures:
+        await pair.put(each)
+    marked = [*text_prompt(reference, 40), pair.family.image_token_id, *text_prompt(reference, 20)]
+    prompts = [pair.prompt(marked, [each]) for each in pictures]
+    alone = await fresh_answer(pair, prompts[1])
+    first, second = [await pair.ask(prompt, greedy(8)) for prompt in prompts]
+    assert prompts[0].token_ids == prompts[1].token_ids
+    assert second.account and second.account.cache_read_tokens == 2 * BLOCK
+    assert second.token_ids == alone
+    assert second.token_ids != first.token_ids
+
+
+async def fresh_answer(pair: Pair, prompt: types_pb2.Prompt) -> list[int]:
+    """The answer in a cache scope of its own, which shares nothing."""
+    other = types_pb2.Prompt()
+    other.CopyFrom(prompt)
+    other.cache_scope = secrets.token_hex(32)
+    answer = await pair.ask(other, greedy(8))
+    assert answer.account and answer.account.cache_read_tokens == 0
+    return answer.token_ids
+
+
+async def test_scopes_share_nothing(pair: Pair, reference: Reference) -> None:
+    prompt = pair.prompt(text_prompt(reference, 50))
+    await pair.ask(prompt, greedy(2))
+    await fresh_answer(pair, prompt)
+    again = await pair.ask(prompt, greedy(2))
+    assert again.account and again.account.cache_read_tokens == 3 * BLOCK
+
+
+async def test_conversation_computes_only_what_is_new(pair: Pair, reference: Reference, tower: Tower) -> None:
+    """Six turns, two pictures: each turn reads all earlier full blocks, generated ones included, and moves no held one."""
+    pictures: list[Picture] = []
+    history: list[int] = []
+    for turn in range(6):
+        words = text_prompt(reference, 33 + turn)
+        if turn in (0, 3):
+            pictures.append(picture(tower, "ab"[turn % 2], 90, 60, turn)[1])
+            await pair.put(pictures[-1])
+            words.insert(7, pair.family.image_token_id)
+        history += words
+        prompt = pair.prompt(history, pictures)
+        alone = await fresh_answer(pair, prompt)
+        answer = await pair.ask(prompt, greedy(8))
+        assert answer.token_ids == alone
+        check_turn(pair, answer.account, len(prompt.token_ids), previous if turn else 0)
+        # The last token was never fed back, so its KV exists nowhere.
+        previous = len(prompt.token_ids) + len(answer.tokens) - 1
+        history += answer.token_ids
+
+
+def check_turn(pair: Pair, account: object, length: int, previous: int) -> None:
+    held = previous // BLOCK
+    computed = length - held * BLOCK
+    sent = blocks_for(length, BLOCK) - held
+    assert account.cache_read_tokens == held * BLOCK  # type: ignore[attr-defined]
+    assert account.computed_tokens == computed  # type: ignore[attr-defined]
+    assert account.transfer_bytes == sent * block_bytes(pair)  # type: ignore[attr-defined]
+
+
+async def test_eviction_costs_time_and_not_correctness(model: Path, redis_url: str, reference: Reference) -> None:
+    small = {"blocks": 12}
+    async with running_pair(model, redis_url, prefill=small, decode=small) as pair:
+        prompts = [pair.prompt(text_prompt(reference, 100 + index)[index:]) for index in range(5)]
+        cold = [(await pair.ask(prompt, greedy(8))).token_ids for prompt in prompts]
+        assert [(await pair.ask(prompt, greedy(8))).token_ids for prompt in prompts] == cold
+        assert await pair.idle()
