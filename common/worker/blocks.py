@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from common.engine.layout import blocks_for
@@ -20,17 +21,18 @@ class SequenceBlocks:
     def __init__(self, cache: PrefixCache, block_size: int) -> None:
         self.cache = cache
         self.block_size = block_size
-        self._in_step: set[Sequence] = set()
+        # How many running steps write a sequence's blocks; a worker with two engines has two at a time.
+        self._in_step: Counter[Sequence] = Counter()
         self._doomed: set[Sequence] = set()
 
     def can_ever_admit(self, tokens: int) -> bool:
         """True if a pool with nobody else in it could hold `tokens` tokens."""
         return blocks_for(tokens, self.block_size) <= self.cache.num_blocks
 
-    def can_admit(self, sequence: Sequence, tokens: int, reuse: int) -> bool:
-        """True if `admit` with the same arguments would find room now."""
+    def can_admit(self, sequence: Sequence, tokens: int, reuse: int, spare: int = 0) -> bool:
+        """True if `admit` with the same arguments would find room now and leave `spare` blocks."""
         shared = self._match(sequence, reuse)
-        return self.cache.can_share_and_allocate(shared, blocks_for(tokens, self.block_size) - len(shared))
+        return self.cache.can_share_and_allocate(shared, blocks_for(tokens, self.block_size) - len(shared) + spare)
 
     def admit(self, sequence: Sequence, tokens: int, reuse: int) -> None:
         """Give an empty sequence blocks for `tokens` tokens; up to `reuse` leading ones may come computed."""
@@ -38,6 +40,14 @@ class SequenceBlocks:
         self.cache.share(shared)
         sequence.block_table = shared + self.cache.allocate(blocks_for(tokens, self.block_size) - len(shared))
         sequence.num_computed = len(shared) * self.block_size
+
+    def can_grow(self, sequence: Sequence, tokens: int) -> bool:
+        """True if `grow` would find room now."""
+        return self.cache.can_allocate(sequence.missing_blocks(tokens, self.block_size))
+
+    def grow(self, sequence: Sequence, tokens: int) -> None:
+        """Extend the block table to `tokens` tokens."""
+        sequence.block_table += self.cache.allocate(sequence.missing_blocks(tokens, self.block_size))
 
     def publish(self, sequence: Sequence, since: int) -> None:
         """Make the blocks findable that became full since `since` tokens were computed."""
@@ -49,7 +59,7 @@ class SequenceBlocks:
 
     def free(self, sequence: Sequence) -> None:
         """Take all blocks back, at once or when the running step ends."""
-        if sequence in self._in_step:
+        if self._in_step[sequence]:
             self._doomed.add(sequence)
         else:
             self.cache.free(sequence.block_table)
@@ -57,13 +67,13 @@ class SequenceBlocks:
 
     def begin_step(self, sequences: Iterable[Sequence]) -> None:
         """From now on a step may write the blocks of these."""
-        self._in_step = set(sequences)
+        self._in_step.update(sequences)
 
-    def end_step(self) -> None:
+    def end_step(self, sequences: Iterable[Sequence]) -> None:
         """The step is over: free what was given up meanwhile."""
-        self._in_step = set()
-        doomed, self._doomed = self._doomed, set()
-        for sequence in doomed:
+        self._in_step -= Counter(sequences)
+        for sequence in [each for each in self._doomed if not self._in_step[each]]:
+            self._doomed.remove(sequence)
             self.free(sequence)
 
     def _match(self, sequence: Sequence, reuse: int) -> list[int]:

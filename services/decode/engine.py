@@ -18,6 +18,7 @@ from common.worker.loop import StepLoop
 from common.worker.parts import Parts
 from common.worker.prompts import from_generated, to_sequence
 from services.decode.job import Job
+from services.decode.parking import Parking
 from services.decode.scheduler import DecodeScheduler
 from services.decode.settings import DecodeSettings
 from triptych.errors import ContextLengthError, InternalError, TriptychError, UnavailableError
@@ -30,7 +31,13 @@ class DecodeEngine:
     def __init__(self, parts: Parts, settings: DecodeSettings) -> None:
         self._parts = parts
         self.reservations = Reservations(parts.model.num_layers, settings.reservation_ttl_s)
-        self.scheduler = DecodeScheduler(parts.blocks, settings.max_waiting, settings.max_running)
+        self.scheduler = DecodeScheduler(
+            parts.blocks,
+            Parking(parts.cache, int(settings.parking)),
+            settings.max_waiting,
+            settings.max_running,
+            settings.watermark,
+        )
         self._by_reservation: dict[str, Job] = {}
         self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail)
         self._reaper: asyncio.Task[None] | None = None
@@ -76,6 +83,8 @@ class DecodeEngine:
             self._by_reservation.pop(job.reservation.id, None)
         self.scheduler.release(job)
         self._admit()
+        # Room may have come for one that is parked.
+        self._loop.wake()
 
     def _admit(self) -> None:
         block_size = self._parts.blocks.block_size

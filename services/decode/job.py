@@ -21,6 +21,7 @@ class Job:
     """A sequence and the events for its caller: a reservation, tokens, then a finish reason."""
 
     sequence: Sequence
+    arrival: int = 0
     reservation: Reservation | None = None
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
 

@@ -1,37 +1,66 @@
-"""Which requests hold blocks and which run in the next step. Pure: no tensor, no socket, no clock."""
+"""Which requests hold blocks and which run in the next step. Pure: no socket, no clock; copies only by `Parking`."""
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
+from typing import Protocol
 
+from common.engine.sequence import Sequence
 from common.worker.blocks import SequenceBlocks
 from services.decode.job import Job
-from triptych.errors import ContextLengthError, InternalError, ResourceExhaustedError
+from triptych.errors import ContextLengthError, InternalError, ResourceExhaustedError, UnavailableError
+
+
+class ParkingSpace(Protocol):
+    """Where preempted KV goes; see `services.decode.parking.Parking`."""
+
+    def can_park(self, sequence: Sequence) -> bool:
+        """True if there is room."""
+
+    def park(self, sequence: Sequence) -> None:
+        """Copy out."""
+
+    def unpark(self, sequence: Sequence) -> None:
+        """Copy back."""
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop the copy."""
 
 
 class DecodeScheduler:
-    """First come, first served. A job is waiting (no blocks), reserved (its KV is on the way) or running.
+    """A job is waiting (no blocks), reserved (its KV is on the way), running, or parked (preempted).
 
-    Blocks for the whole answer are taken at admission, so a running job can never be left without room.
+    A job is admitted with the blocks of its prompt; more come as it grows. `watermark` blocks are left free at
+    admission, so that those who run can grow for a while. When a running job finds no block, the newest running one
+    is parked, so the oldest always goes on, and parked ones return before anybody new is admitted.
     """
 
-    def __init__(self, blocks: SequenceBlocks, max_waiting: int, max_running: int) -> None:
+    def __init__(
+        self, blocks: SequenceBlocks, parking: ParkingSpace, max_waiting: int, max_running: int, watermark: int
+    ) -> None:
         self._blocks = blocks
+        self._parking = parking
         self._max_waiting = max_waiting
         self._max_running = max_running
+        self._watermark = watermark
+        self._arrivals = itertools.count()
         self._waiting: deque[Job] = deque()
         self._reserved: set[Job] = set()
-        self._running: dict[Job, None] = {}
+        self._running: list[Job] = []
+        self._parked: list[Job] = []
+        self._step: list[Job] = []
+        self.preemptions = 0
 
     @property
     def num_waiting(self) -> int:
-        """Jobs without blocks."""
+        """Jobs that were never admitted."""
         return len(self._waiting)
 
     @property
     def num_admitted(self) -> int:
-        """Jobs with blocks, reserved or running."""
-        return len(self._reserved) + len(self._running)
+        """Jobs reserved, running or parked."""
+        return len(self._reserved) + len(self._running) + len(self._parked)
 
     def submit(self, job: Job) -> None:
         """Queue a job. Raises ContextLengthError if it can never fit, ResourceExhaustedError if the queue is full."""
@@ -42,6 +71,7 @@ class DecodeScheduler:
             )
         if len(self._waiting) >= self._max_waiting and not self._can_admit(job):
             raise ResourceExhaustedError(f"{self._max_waiting} requests are waiting for KV blocks", retry_after_s=1.0)
+        job.arrival = next(self._arrivals)
         self._waiting.append(job)
 
     def admit(self) -> list[Job]:
@@ -49,7 +79,7 @@ class DecodeScheduler:
         admitted: list[Job] = []
         while self._waiting and self._can_admit(self._waiting[0]):
             job = self._waiting.popleft()
-            self._blocks.admit(job.sequence, job.most_tokens, job.sequence.num_prompt)
+            self._blocks.admit(job.sequence, job.sequence.num_prompt, job.sequence.num_prompt)
             self._reserved.add(job)
             admitted.append(job)
         return admitted
@@ -59,17 +89,22 @@ class DecodeScheduler:
         if job not in self._reserved:
             raise InternalError("a job without a reservation was activated")
         self._reserved.remove(job)
-        self._running[job] = None
+        self._insert(self._running, job)
 
     def begin_step(self) -> list[Job]:
-        """The running jobs, in order of arrival; until `end_step` their blocks stay."""
-        batch = list(self._running)
-        self._blocks.begin_step(job.sequence for job in batch)
-        return batch
+        """The jobs to advance by one token, each with room for it; until `end_step` their blocks stay."""
+        self._resume()
+        for job in list(self._running):
+            if job in self._running:
+                self._make_room(job)
+        self._step = list(self._running)
+        self._blocks.begin_step(job.sequence for job in self._step)
+        return self._step
 
     def end_step(self) -> None:
         """The step is over."""
-        self._blocks.end_step()
+        self._blocks.end_step(job.sequence for job in self._step)
+        self._step = []
 
     def is_running(self, job: Job) -> bool:
         """False once a job was released, for example during the step that computed its next token."""
@@ -77,19 +112,56 @@ class DecodeScheduler:
 
     def release(self, job: Job) -> None:
         """Forget a job in whatever state and free its blocks; idempotent."""
-        if job in self._waiting:
-            self._waiting.remove(job)
+        for place in (self._waiting, self._running, self._parked):
+            if job in place:
+                place.remove(job)
         self._reserved.discard(job)
-        self._running.pop(job, None)
+        self._parking.forget(job.sequence)
         self._blocks.free(job.sequence)
 
     def validate(self) -> None:
-        """InternalError unless exactly the admitted jobs hold blocks. For tests, between steps."""
+        """InternalError unless exactly the reserved and running jobs hold blocks. For tests, between steps."""
         self._blocks.cache.validate()
         held = {block for job in (*self._reserved, *self._running) for block in job.sequence.block_table}
         if len(held) != self._blocks.cache.num_in_use:
             raise InternalError(f"{self._blocks.cache.num_in_use} blocks are in use, {len(held)} by known jobs")
 
     def _can_admit(self, job: Job) -> bool:
-        fits = self._blocks.can_admit(job.sequence, job.most_tokens, job.sequence.num_prompt)
-        return fits and self.num_admitted < self._max_running
+        if self._parked or self.num_admitted >= self._max_running:
+            return False
+        # With nobody else there is nobody to leave room for.
+        spare = self._watermark if self.num_admitted else 0
+        return self._blocks.can_admit(job.sequence, job.sequence.num_prompt, job.sequence.num_prompt, spare)
+
+    def _resume(self) -> None:
+        while self._parked:
+            job = self._parked[0]
+            sequence = job.sequence
+            if not self._blocks.can_admit(sequence, sequence.num_tokens, sequence.num_tokens - 1):
+                return
+            self._parked.pop(0)
+            self._blocks.admit(sequence, sequence.num_tokens, sequence.num_tokens - 1)
+            self._parking.unpark(sequence)
+            self._insert(self._running, job)
+
+    def _make_room(self, job: Job) -> None:
+        while job in self._running and not self._blocks.can_grow(job.sequence, job.sequence.num_tokens):
+            self._preempt(self._running[-1])
+        if job in self._running:
+            self._blocks.grow(job.sequence, job.sequence.num_tokens)
+
+    def _preempt(self, job: Job) -> None:
+        self.preemptions += 1
+        if not self._parking.can_park(job.sequence):
+            # Elsewhere it can go on: the caller knows prompt and tokens so far.
+            job.emit(UnavailableError("preempted, and the parking space for KV is full"))
+            self.release(job)
+            return
+        self._parking.park(job.sequence)
+        self._running.remove(job)
+        self._blocks.free(job.sequence)
+        self._insert(self._parked, job)
+
+    def _insert(self, jobs: list[Job], job: Job) -> None:
+        jobs.append(job)
+        jobs.sort(key=lambda each: each.arrival)

@@ -39,6 +39,8 @@ class DecodeStage:
             running_requests=scheduler.num_admitted,
             blocks_in_use=cache.num_in_use,
             blocks_free=cache.num_free,
+            blocks_cached=cache.num_cached,
+            preemptions=scheduler.preemptions,
         )
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ class PrefillScheduler:
         self._max_waiting = max_waiting
         self._waiting: deque[Job] = deque()
         self._active: dict[Job, None] = {}
+        self._step: Step = []
 
     @property
     def num_waiting(self) -> int:
@@ -59,11 +60,13 @@ class PrefillScheduler:
 
     def begin_step(self, step: Step) -> None:
         """Until `end_step` the blocks of these jobs stay."""
+        self._step = step
         self._blocks.begin_step(job.sequence for job, _ in step)
 
     def end_step(self) -> None:
         """The step is over."""
-        self._blocks.end_step()
+        self._blocks.end_step(job.sequence for job, _ in self._step)
+        self._step = []
 
     def release(self, job: Job) -> None:
         """Forget a prompt in whatever state and free its blocks; idempotent."""

@@ -49,6 +49,7 @@ class PrefillStage:
             pending_tokens=scheduler.pending_tokens,
             blocks_in_use=cache.num_in_use,
             blocks_free=cache.num_free,
+            blocks_cached=cache.num_cached,
         )
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -139,3 +140,17 @@ async def test_eviction_costs_time_and_not_correctness(model: Path, redis_url: s
         cold = [(await pair.ask(prompt, greedy(8))).token_ids for prompt in prompts]
         assert [(await pair.ask(prompt, greedy(8))).token_ids for prompt in prompts] == cold
         assert await pair.idle()
+
+
+@pytest.mark.parametrize("decode", [{"parking": 1 << 30}, {"parking": 1 << 30, "max_running": 4}])
+async def test_preempted_requests_give_the_same_tokens(
+    pair: Pair, model: Path, redis_url: str, reference: Reference, decode: dict[str, int]
+) -> None:
+    """Three requests that fit one by one: two are parked and resumed on the way."""
+    prompts = [pair.prompt(text_prompt(reference, 40 + index)[index:]) for index in range(3)]
+    alone = [(await pair.ask(prompt, greedy(60))).token_ids for prompt in prompts]
+    async with running_pair(model, redis_url, decode={"blocks": 12, "watermark": 1, **decode}) as tight:
+        together = await asyncio.gather(*(tight.ask(prompt, greedy(60)) for prompt in prompts))
+        assert [answer.token_ids for answer in together] == alone
+        assert (await tight.load("decode")).preemptions > 0
+        assert await tight.idle()

@@ -20,7 +20,7 @@ from services.decode.job import Job as DecodeJob
 from services.decode.scheduler import DecodeScheduler
 from services.prefill.job import Job as PrefillJob
 from services.prefill.scheduler import PrefillScheduler
-from triptych.errors import ContextLengthError, ResourceExhaustedError
+from triptych.errors import ContextLengthError, ResourceExhaustedError, UnavailableError
 
 
 def sequence(length: int, max_tokens: int = 1, images: tuple[ImageSpan, ...] = ()) -> Sequence:
@@ -33,9 +33,29 @@ def blocks() -> SequenceBlocks:
     return SequenceBlocks(PrefixCache(BlockPool(8)), block_size=4)
 
 
+class ParkingTwin:
+    """Remembers how far a sequence was computed, as the real one does, without its KV."""
+
+    def __init__(self, capacity: int = 9) -> None:
+        self.capacity = capacity
+        self.computed: dict[Sequence, int] = {}
+
+    def can_park(self, sequence: Sequence) -> bool:
+        return len(self.computed) < self.capacity
+
+    def park(self, sequence: Sequence) -> None:
+        self.computed[sequence] = sequence.num_computed
+
+    def unpark(self, sequence: Sequence) -> None:
+        sequence.num_computed = self.computed.pop(sequence)
+
+    def forget(self, sequence: Sequence) -> None:
+        self.computed.pop(sequence, None)
+
+
 @pytest.fixture
 def decode(blocks: SequenceBlocks) -> Iterator[DecodeScheduler]:
-    scheduler = DecodeScheduler(blocks, max_waiting=2, max_running=3)
+    scheduler = DecodeScheduler(blocks, ParkingTwin(), max_waiting=2, max_running=3, watermark=1)
     yield scheduler
     scheduler.validate()
 
@@ -44,13 +64,69 @@ def decode_job(length: int, max_tokens: int = 4) -> DecodeJob:
     return DecodeJob(sequence(length, max_tokens))
 
 
-def test_decode_admits_in_order_and_as_far_as_blocks_go(decode: DecodeScheduler) -> None:
-    jobs = [decode_job(12), decode_job(12), decode_job(4)]
+def test_decode_admits_in_order_and_leaves_the_watermark(decode: DecodeScheduler) -> None:
+    jobs = [decode_job(12), decode_job(20), decode_job(4)]
+    for job in jobs[:2]:
+        decode.submit(job)
+    assert decode.admit() == jobs[:1], "3 and 5 of 8 blocks leave none to grow into"
+    decode.submit(jobs[2])
+    assert decode.admit() == [], "the small one must not overtake"
+    decode.release(jobs[0])
+    assert decode.admit() == jobs[1:]
+
+
+def run(decode: DecodeScheduler, *jobs: DecodeJob) -> None:
+    """Bring jobs to where their first token is there."""
     for job in jobs:
         decode.submit(job)
-    assert decode.admit() == jobs[:2], "the small one must not overtake"
-    decode.release(jobs[0])
-    assert decode.admit() == [jobs[2]]
+        decode.admit()
+        decode.activate(job)
+        job.sequence.num_computed = job.sequence.num_prompt
+        job.sequence.append(1)
+
+
+def step(decode: DecodeScheduler) -> list[DecodeJob]:
+    """One decode step; gives the jobs that advanced."""
+    batch = decode.begin_step()
+    for job in batch:
+        job.sequence.num_computed += 1
+        job.sequence.append(1)
+    decode.end_step()
+    decode.validate()
+    return batch
+
+
+def test_decode_parks_the_newest_and_resumes_it_before_anybody_new(decode: DecodeScheduler) -> None:
+    old, new, waiting = decode_job(12, 16), decode_job(12, 16), decode_job(4)
+    run(decode, old, new)
+    advanced = [len(step(decode)) for _ in range(6)]
+    assert advanced == [2, 2, 2, 2, 1, 1], "8 blocks hold two sequences of 16 tokens"
+    assert decode.preemptions == 1
+    decode.submit(waiting)
+    assert decode.admit() == [], "a parked one comes first"
+    decode.release(old)
+    assert step(decode) == [new]
+    assert new.sequence.num_computed == 17
+    decode.release(new)
+    assert decode.admit() == [waiting]
+
+
+def test_decode_alone_never_preempts(decode: DecodeScheduler) -> None:
+    job = decode_job(12, 20)
+    run(decode, job)
+    assert all(step(decode) == [job] for _ in range(19))
+    assert decode.preemptions == 0
+
+
+async def test_decode_without_parking_space_hands_the_request_back(blocks: SequenceBlocks) -> None:
+    decode = DecodeScheduler(blocks, ParkingTwin(0), max_waiting=2, max_running=3, watermark=1)
+    old, new = decode_job(12, 16), decode_job(12, 16)
+    run(decode, old, new)
+    for _ in range(5):
+        step(decode)
+    with pytest.raises(UnavailableError, match="preempted"):
+        _ = [event async for event in new.events()]
+    assert blocks.cache.num_in_use == len(old.sequence.block_table)
 
 
 def test_decode_refuses_what_can_never_fit_with_both_numbers(decode: DecodeScheduler) -> None:
@@ -60,10 +136,10 @@ def test_decode_refuses_what_can_never_fit_with_both_numbers(decode: DecodeSched
 
 
 def test_decode_queue_is_bounded(decode: DecodeScheduler) -> None:
+    decode.submit(decode_job(28))
+    decode.admit()
     for _ in range(2):
         decode.submit(decode_job(28))
-    decode.admit()
-    decode.submit(decode_job(28))
     with pytest.raises(ResourceExhaustedError) as caught:
         decode.submit(decode_job(28))
     assert caught.value.retry_after_s
@@ -81,9 +157,7 @@ def test_decode_runs_no_more_than_it_may(decode: DecodeScheduler) -> None:
 
 def test_blocks_of_a_cancelled_job_survive_the_running_step(decode: DecodeScheduler, blocks: SequenceBlocks) -> None:
     job = decode_job(8)
-    decode.submit(job)
-    decode.admit()
-    decode.activate(job)
+    run(decode, job)
     assert decode.begin_step() == [job]
     decode.release(job)
     decode.release(job)

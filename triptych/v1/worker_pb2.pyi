@@ -179,6 +179,8 @@ class GetLoadResponse(_message.Message):
     PENDING_TOKENS_FIELD_NUMBER: _builtins.int
     BLOCKS_IN_USE_FIELD_NUMBER: _builtins.int
     BLOCKS_FREE_FIELD_NUMBER: _builtins.int
+    BLOCKS_CACHED_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
     waiting_requests: _builtins.int
     """Requests waiting."""
     running_requests: _builtins.int
@@ -188,7 +190,11 @@ class GetLoadResponse(_message.Message):
     blocks_in_use: _builtins.int
     """KV blocks held by requests."""
     blocks_free: _builtins.int
-    """KV blocks free."""
+    """KV blocks free, those that hold cached content included."""
+    blocks_cached: _builtins.int
+    """KV blocks that hold cached content and nobody uses."""
+    preemptions: _builtins.int
+    """Requests parked because running ones needed their blocks, since the start (decode)."""
     def __init__(
         self,
         *,
@@ -197,10 +203,12 @@ class GetLoadResponse(_message.Message):
         pending_tokens: _builtins.int = ...,
         blocks_in_use: _builtins.int = ...,
         blocks_free: _builtins.int = ...,
+        blocks_cached: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_free", b"blocks_free", "blocks_in_use", b"blocks_in_use", "pending_tokens", b"pending_tokens", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_in_use", b"blocks_in_use", "pending_tokens", b"pending_tokens", "preemptions", b"preemptions", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,64 @@
+"""KV of preempted requests, kept in host memory until there is room again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.engine.kv_cache import KvCache
+from common.engine.layout import blocks_for
+from common.engine.sequence import Sequence
+from triptych.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """`layers[i]` holds layer i of `num_blocks` blocks, good for the first `num_computed` tokens."""
+
+    layers: tuple[bytes, ...]
+    num_blocks: int
+    num_computed: int
+
+
+class Parking:
+    """Copies a sequence's blocks out of the pool and back; bounded in bytes. (Swapping: vLLM.)"""
+
+    def __init__(self, cache: KvCache, capacity_bytes: int) -> None:
+        self._cache = cache
+        self._capacity_bytes = capacity_bytes
+        self._parked: dict[Sequence, Parked] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes held."""
+        return sum(parked.num_blocks for parked in self._parked.values()) * self._cache.layout.bytes_per_block
+
+    def can_park(self, sequence: Sequence) -> bool:
+        """True if there is room for the sequence's computed blocks."""
+        size = self._computed_blocks(sequence) * self._cache.layout.bytes_per_block
+        return self.size_bytes + size <= self._capacity_bytes
+
+    def park(self, sequence: Sequence) -> None:
+        """Copy the computed blocks out; the caller frees them."""
+        if not self.can_park(sequence):
+            raise InternalError("the parking space is full")
+        blocks = sequence.block_table[: self._computed_blocks(sequence)]
+        layers = tuple(bytes(self._cache.export(layer, blocks)) for layer in range(self._cache.layout.layers))
+        self._parked[sequence] = Parked(layers, len(blocks), sequence.num_computed)
+
+    def unpark(self, sequence: Sequence) -> None:
+        """Copy back what the sequence's new blocks do not have from the prefix cache already."""
+        parked = self._parked.pop(sequence)
+        block_size = self._cache.layout.block_size
+        have = sequence.num_computed // block_size
+        missing = sequence.block_table[have : parked.num_blocks]
+        skip = have * self._cache.layout.bytes_per_layer_block
+        for layer, data in enumerate(parked.layers if missing else ()):
+            self._cache.load(layer, missing, memoryview(data)[skip:])
+        sequence.num_computed = parked.num_computed
+
+    def forget(self, sequence: Sequence) -> None:
+        """Drop a parked copy; harmless when there is none."""
+        self._parked.pop(sequence, None)
+
+    def _computed_blocks(self, sequence: Sequence) -> int:
+        return blocks_for(sequence.num_computed, self._cache.layout.block_size)
