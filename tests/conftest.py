@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
 
 # Before torch is loaded anywhere: two spinning thread pools on the same cores are thirty times slower than one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,8 +17,10 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import psutil
 import pytest
 
-from tests.checkpoints import CheckpointCache, session_checkpoints
 from tests.valkey import start_valkey
+
+if TYPE_CHECKING:
+    from tests.checkpoints import CheckpointCache
 
 # Python's own helper of multiprocessing lives until the interpreter ends.
 LASTING = "multiprocessing.resource_tracker"
@@ -56,6 +59,8 @@ def no_processes_left() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> CheckpointCache:
     """Tiny random checkpoints of every family, each built once a session."""
+    from tests.checkpoints import session_checkpoints  # loads torch, which most unit tests do without
+
     return session_checkpoints(tmp_path_factory)
 
 

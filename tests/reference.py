@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from PIL import Image
 from torch import Tensor
 from transformers import (
@@ -21,6 +22,8 @@ from transformers import (
     ProcessorMixin,
     Qwen2VLProcessor,
 )
+
+transformers.logging.disable_progress_bar()
 
 MARGIN = 1e-4
 """Logits closer than this may swap between two correct orders of summation."""

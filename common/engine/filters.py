@@ -10,9 +10,6 @@ from torch import Tensor
 
 from common.engine.sampling import SamplingParams, SamplingState
 
-NUCLEUS_GUESS = 1024
-"""How many of the likeliest tokens are looked at first for top_p."""
-
 
 def apply_penalties(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:
     """Logits (n, V) with penalties for tokens seen before; the input itself if no row has any.
@@ -73,27 +70,13 @@ def _mask_top_k(logits: Tensor, top_ks: list[int]) -> Tensor:
 
 
 def _mask_top_p(logits: Tensor, top_ps: list[float]) -> Tensor:
-    # Nucleus sampling (Holtzman et al., 2020): the smallest set of likeliest tokens that reaches top_p. It is nearly
-    # always small, and ordering a whole vocabulary costs ten times what picking a thousand tokens does.
-    probabilities = torch.softmax(logits, dim=-1, dtype=torch.float64)
-    limits = _column(probabilities, top_ps)
-    masked, reached = _nucleus(logits, probabilities, limits, NUCLEUS_GUESS)
-    rows = (~reached).nonzero().flatten()
-    if len(rows):
-        rest = [each.index_select(0, rows) for each in (logits, probabilities, limits)]
-        masked.index_copy_(0, rows, _nucleus(rest[0], rest[1], rest[2], logits.shape[-1])[0])
-    return masked
-
-
-def _nucleus(logits: Tensor, probabilities: Tensor, limits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Masked logits, looking at the `count` likeliest tokens only, and for which rows (n,) they were enough."""
-    values, tokens = logits.topk(min(count, logits.shape[-1]), dim=-1)
-    reached = probabilities.gather(1, tokens).cumsum(dim=-1)
-    # A token stays if those before it do not reach the limit yet; the first always does.
-    excluded = reached.roll(1, dims=-1) >= limits
+    # Nucleus sampling (Holtzman et al., 2020): the smallest set of likeliest tokens that reaches top_p. A token stays
+    # if those before it do not reach it yet, so the first always does. Stable: ties must not depend on the batch.
+    ordered, order = logits.sort(dim=-1, descending=True, stable=True)
+    reached = torch.softmax(ordered, dim=-1, dtype=torch.float64).cumsum(dim=-1)
+    excluded = reached.roll(1, dims=-1) >= _column(reached, top_ps)
     excluded[:, 0] = False
-    masked = torch.full_like(logits, -math.inf).scatter_(1, tokens, values.masked_fill(excluded, -math.inf))
-    return masked, reached[:, -1] >= limits[:, 0]
+    return logits.masked_fill(torch.zeros_like(excluded).scatter(1, order, excluded), -math.inf)
 
 
 def _column(like: Tensor, values: list[float]) -> Tensor:

@@ -1,6 +1,6 @@
 """What differs between model families before any tensor exists: image sizes, placeholders, positions.
 
-Nothing here imports torch, so the router can use it. transformers is imported only when a family is loaded.
+Nothing here imports torch or a model class of transformers, so the router can use it.
 """
 
 from common.families.base import Family, ImageLayout, ImageSpan, Pixels, Positions

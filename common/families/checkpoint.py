@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoImageProcessor
+
 from triptych.errors import CheckpointError
 
 
@@ -24,9 +27,6 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def read_config(model_dir: Path) -> Any:
     """The transformers config of the checkpoint; CheckpointError if it cannot be parsed."""
-    from huggingface_hub.errors import StrictDataclassError
-    from transformers import AutoConfig
-
     read_json(model_dir / "config.json")
     try:
         return AutoConfig.from_pretrained(model_dir, local_files_only=True)
@@ -39,8 +39,6 @@ def read_image_processor(model_dir: Path) -> Any:
 
     The two backends differ by up to 0.03 in pixel values, and every encoder replica must compute the same.
     """
-    from transformers import AutoImageProcessor
-
     read_json(model_dir / "preprocessor_config.json")
     try:
         load: Any = AutoImageProcessor.from_pretrained

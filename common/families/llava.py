@@ -13,9 +13,10 @@ from common.families.base import ImageLayout, ImageSpan, Pixels, Positions
 from common.families.checkpoint import read_image_processor
 from common.families.picture import check_size, preprocessing_digest, run_processor
 from common.families.prompt import expand_markers, plain_positions
-from triptych.errors import CheckpointError
+from triptych.errors import CheckpointError, InvalidImageError
 
 _TEXT_MODELS = ("llama", "mistral", "qwen2")
+_MAX_PADDED_PIXELS = 64_000_000
 
 
 class LlavaFamily:
@@ -30,6 +31,7 @@ class LlavaFamily:
         self.preprocessing_fingerprint = preprocessing_digest(processor, self.name)
         self._processor = processor
         self._layout = layout
+        self._pads_to_square = hasattr(processor, "pad_to_square") and bool(processor.do_pad)
 
     @classmethod
     def load(cls, model_dir: Path, config: Any) -> LlavaFamily:
@@ -52,6 +54,9 @@ class LlavaFamily:
     def layout(self, width: int, height: int) -> ImageLayout:
         """See `Family.layout`: the same for every picture that is not too narrow."""
         check_size(width, height)
+        # The processor pads before it shrinks: a strip of a few megapixels would become a square of gigabytes.
+        if self._pads_to_square and max(width, height) ** 2 > _MAX_PADDED_PIXELS:
+            raise InvalidImageError(f"a picture of {width}x{height} pixels is too long to be padded to a square")
         return self._layout
 
     def preprocess(self, image: Image.Image) -> Pixels:

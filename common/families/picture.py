@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from common.families.digest import canonical_json, digest_fields
+from common.families.canonical import canonical_json
+from triptych.digests import digest
 from triptych.errors import InvalidImageError
 
 MAX_ASPECT_RATIO = 200
@@ -41,4 +42,4 @@ def preprocessing_digest(processor: Any, family: str) -> str:
     settings = processor.to_dict()
     for name in _SETTINGS_WITHOUT_EFFECT:
         settings.pop(name, None)
-    return digest_fields("triptych.preprocessing.v1", [family.encode(), canonical_json(settings)])
+    return digest("triptych.preprocessing.v1", family.encode(), canonical_json(settings))

@@ -6,10 +6,17 @@ from pathlib import Path
 
 from common.families.base import Family
 from common.families.checkpoint import read_config, read_json
+from common.families.llava import LlavaFamily
+from common.families.qwen import QwenFamily
 from triptych.errors import CheckpointError
 
-_QWEN = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl")
-SUPPORTED = (*_QWEN, "llava")
+_FAMILIES: dict[str, type[QwenFamily | LlavaFamily]] = {
+    "qwen2_vl": QwenFamily,
+    "qwen2_5_vl": QwenFamily,
+    "qwen3_vl": QwenFamily,
+    "llava": LlavaFamily,
+}
+SUPPORTED = tuple(_FAMILIES)
 """Every `model_type` that can be served."""
 
 
@@ -21,11 +28,4 @@ def load_family(model_dir: Path) -> Family:
             f"{model_dir} holds a model of type {name!r}; the supported types are {', '.join(SUPPORTED)}"
         )
     config = read_config(model_dir)
-    # Imported late: transformers takes seconds, and most users of this package need only its dataclasses.
-    if name in _QWEN:
-        from common.families.qwen import QwenFamily
-
-        return QwenFamily.load(model_dir, config)
-    from common.families.llava import LlavaFamily
-
-    return LlavaFamily.load(model_dir, config)
+    return _FAMILIES[name].load(model_dir, config)

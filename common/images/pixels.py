@@ -49,7 +49,7 @@ def upright_rgb(image: Image.Image, transparent: int | tuple[int, ...] | bytes |
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # damaged metadata is no reason to refuse a picture, and fails in many ways
+    except Exception:  # noqa: BLE001 damaged metadata fails in many ways and is no reason to refuse a picture
         return 1
 
 

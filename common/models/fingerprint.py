@@ -9,10 +9,11 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from common.families.canonical import canonical_json
 from common.families.checkpoint import read_json
-from common.families.digest import canonical_json, digest_fields
 from common.models.headers import StoredTensor
 from common.models.weights import Stage, stored_tensors
+from triptych.digests import digest
 
 # Written by whoever saved the checkpoint; they change nothing that is computed.
 _PROVENANCE = ("_name_or_path", "transformers_version")
@@ -32,7 +33,7 @@ def model_fingerprint(model_dir: Path, stage: Stage) -> str:
     digests = dict(_tensor_digests(stored.values()))
     for name, tensor in stored.items():
         fields += [name.encode(), f"{tensor.dtype}{list(tensor.shape)}".encode(), digests[tensor.key]]
-    return digest_fields("triptych.model.v1", fields)
+    return digest("triptych.model.v1", *fields)
 
 
 def _tensor_digests(tensors: Iterable[StoredTensor]) -> Iterator[tuple[str, bytes]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Set
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def load_stage(
     dtype: torch.dtype,
     device: torch.device,
     *,
-    optional: Set[str] = frozenset(),
+    optional: AbstractSet[str] = frozenset(),
 ) -> None:
     """Give every parameter of `module` its tensor in `dtype` on `device`; ready for inference afterwards.
 
@@ -58,7 +59,7 @@ def resident_bytes(module: nn.Module) -> int:
     return sum(tensors.values())
 
 
-def _check_names(module: nn.Module, stored: Mapping[str, StoredTensor], optional: Set[str]) -> None:
+def _check_names(module: nn.Module, stored: Mapping[str, StoredTensor], optional: AbstractSet[str]) -> None:
     expected = set(module.state_dict()) - optional
     if missing := sorted(expected - set(stored)):
         raise CheckpointError(f"the checkpoint lacks {len(missing)} tensors, among them {missing[0]}")

@@ -7,7 +7,7 @@ One command makes a value visible, so nobody sees half of it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import cast
@@ -103,10 +103,10 @@ class EmbeddingStore:
         async with store_errors():
             return Reservation(await self._redis.eval(_RESERVE, 2, *names, owner, round(ttl_s * 1000)))
 
-    async def renew(self, keys: Sequence[str], owner: str, ttl_s: float) -> None:
-        """Prolong the reservations that `owner` still has."""
+    async def renew(self, owners: Mapping[str, str], ttl_s: float) -> None:
+        """Prolong reservations: key to its owner. Those that have changed hands are left alone."""
         async with store_errors(), self._redis.pipeline(transaction=False) as pipe:
-            for key in keys:
+            for key, owner in owners.items():
                 pipe.eval(_RENEW, 1, reservation_key(key), owner, round(ttl_s * 1000))
             await pipe.execute()
 

@@ -19,7 +19,8 @@ class StepLoop(Generic[Work, Result]):
     """All state changes happen on the event loop, so engines need no locks; only `execute` runs in the thread.
 
     `plan` gives the next step's work or None when there is none; `apply` takes the result; `fail` ends the requests of
-    a step that raised, after which the loop goes on with the others.
+    a step that raised, after which the loop goes on with the others. Two engines of a process share `thread`, whose
+    one worker runs their steps in turn.
     """
 
     def __init__(
@@ -28,10 +29,11 @@ class StepLoop(Generic[Work, Result]):
         execute: Callable[[Work], Result],
         apply: Callable[[Work, Result], None],
         fail: Callable[[Work, TriptychError], None],
+        thread: ThreadPoolExecutor,
     ) -> None:
         self._plan, self._execute, self._apply, self._fail = plan, execute, apply, fail
         self._wake = asyncio.Event()
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self._thread = thread
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -47,7 +49,6 @@ class StepLoop(Generic[Work, Result]):
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        self._thread.shutdown(wait=True)
 
     async def _run(self) -> None:
         while True:

@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import version
 from typing import Protocol
 
@@ -32,7 +34,7 @@ class Stage(Protocol):
         """Start the engine."""
 
     def load(self) -> worker_pb2.GetLoadResponse:
-        """Current load."""
+        """Requests, tokens and preemptions, now."""
 
     async def close(self) -> None:
         """Stop the engine; running requests have ended or been cancelled."""
@@ -47,20 +49,26 @@ class Site:
         self.channels = Channels()
         self.instance_id = secrets.token_hex(16)
         self.address = ""
+        self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections, after the running step."""
+        self.thread.shutdown(wait=True)
         await self.channels.close()
         await self.redis.aclose()
 
 
-class WorkerProcess:
-    """A `Service` of `common.rpc.lifecycle`: loads in a thread, so that a signal is heard meanwhile."""
+Role = worker_pb2.WorkerRole.ValueType
+Stages = Mapping[Role, Stage]
 
-    def __init__(
-        self, role: worker_pb2.WorkerRole.ValueType, load: Callable[[], Parts], build: Callable[[Site], Stage]
-    ) -> None:
-        self._role = role
+
+class WorkerProcess:
+    """A `Service` of `common.rpc.lifecycle`: one stage or several on one KV pool.
+
+    Loads in a thread, so that a signal is heard meanwhile. Each role has its own entry in the registry.
+    """
+
+    def __init__(self, load: Callable[[], Parts], build: Callable[[Site], Stages]) -> None:
         self._load = load
         self._build = build
         self._draining = False
@@ -77,24 +85,27 @@ class WorkerProcess:
         log.info("%s", parts.plan)
         self._site = Site(parts)
         self._stack.push_async_callback(self._site.close)
-        stage = self._build(self._site)
-        self._stack.push_async_callback(stage.close)
-        await self._serve(stage)
-        stage.start()
-        registration = Registration(self._site.redis, self._info)
-        self._stack.push_async_callback(registration.close)
-        registration.start()
+        self._stages = self._build(self._site)
+        for stage in self._stages.values():
+            self._stack.push_async_callback(stage.close)
+        await self._serve()
+        for role, stage in self._stages.items():
+            stage.start()
+            registration = Registration(self._site.redis, partial(self._info, role))
+            self._stack.push_async_callback(registration.close)
+            registration.start()
 
     async def stop(self) -> None:
         """Leave the registry, let running calls end within the grace, close the rest."""
         self._draining = True
         await self._stack.aclose()
 
-    async def _serve(self, stage: Stage) -> None:
+    async def _serve(self) -> None:
         settings = self._site.parts.settings
         server = RpcServer(settings.host, settings.port)
-        stage.register(server)
-        worker = WorkerServicer(self._info, stage.load, self._drain)
+        for stage in self._stages.values():
+            stage.register(server)
+        worker = WorkerServicer(partial(self._info, next(iter(self._stages))), self._load_now, self._drain)
         server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker, FULL_NAME)
         self._site.address = settings.address(await server.start())
         self._stack.push_async_callback(server.drain, settings.drain_grace_s)
@@ -104,11 +115,26 @@ class WorkerProcess:
     def _drain(self) -> None:
         self._draining = True
 
-    def _info(self) -> worker_pb2.WorkerInfo:
+    def _load_now(self) -> worker_pb2.GetLoadResponse:
+        """Requests and tokens of all stages; the blocks are the pool's, which they share."""
+        cache = self._site.parts.blocks.cache
+        total = worker_pb2.GetLoadResponse(
+            blocks_in_use=cache.num_in_use, blocks_free=cache.num_free, blocks_cached=cache.num_cached
+        )
+        for stage in self._stages.values():
+            load = stage.load()
+            total.waiting_requests += load.waiting_requests
+            total.running_requests += load.running_requests
+            total.pending_tokens += load.pending_tokens
+            total.preemptions += load.preemptions
+        return total
+
+    def _info(self, role: Role) -> worker_pb2.WorkerInfo:
         site, parts = self._site, self._site.parts
+        name = worker_pb2.WorkerRole.Name(role).removeprefix("WORKER_ROLE_").lower()
         return worker_pb2.WorkerInfo(
-            instance_id=site.instance_id,
-            role=self._role,
+            instance_id=f"{name}-{site.instance_id}",
+            role=role,
             address=site.address,
             model=parts.settings.served_name,
             model_fingerprint=parts.model.fingerprint,

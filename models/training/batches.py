@@ -69,7 +69,7 @@ def build_batch(
     labels = torch.stack([_labels(row, tokenizer) for row in ids])
     scenes = [scene for dialogue in dialogues for scene in dialogue.scenes]
     pictured = ids == model.config.image_token_id
-    grids = torch.tensor([(1, 2 * scene.rows, 2 * scene.cols) for scene in scenes])
+    grids = torch.tensor([(1, 2 * scene.rows, 2 * scene.cols) for scene in scenes]).view(-1, 3)
     positions, _ = model.model.get_rope_index(ids, pictured.int(), grids)
     places = pictured.flatten().nonzero().flatten().split([scene.rows * scene.cols for scene in scenes])
     groups, members = group_pictures(scenes)
@@ -87,7 +87,8 @@ def _token_ids(dialogue: Dialogue, tokenizer: PreTrainedTokenizerBase) -> Tensor
 
 def _labels(ids: Tensor, tokenizer: PreTrainedTokenizerBase) -> Tensor:
     """The ids of the assistant's words and end marks; everything else is ignored."""
-    start, role, end = tokenizer.convert_tokens_to_ids(["<|im_start|>", "assistant", "<|im_end|>"])
+    vocabulary = tokenizer.get_vocab()
+    start, role, end = (vocabulary[token] for token in ("<|im_start|>", "assistant", "<|im_end|>"))
     labels = torch.full_like(ids, IGNORED)
     opens = ((ids[:-1] == start) & (ids[1:] == role)).nonzero().flatten().tolist()
     ends = (ids == end).nonzero().flatten()

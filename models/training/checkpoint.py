@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from pathlib import Path
 
-import torch
 from transformers import (
     GenerationConfig,
     PreTrainedTokenizerFast,
@@ -18,7 +17,6 @@ from transformers import (
 )
 
 from models.training.scenes import CELL
-from models.training.vocabulary import build_tokenizer
 
 SMALLEST_PIXELS = (3 * CELL) ** 2
 LARGEST_PIXELS = (16 * CELL) ** 2
@@ -26,7 +24,7 @@ LARGEST_PIXELS = (16 * CELL) ** 2
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2VLForConditionalGeneration:
     """A freshly initialised Qwen2-VL of about three million parameters."""
-    ids = tokenizer.convert_tokens_to_ids
+    image, video, start, end = _ids(tokenizer, "<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
     config = Qwen2VLConfig(
         vision_config=dict(depth=3, embed_dim=128, num_heads=4, mlp_ratio=4, hidden_size=192),
         text_config=dict(
@@ -42,13 +40,17 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2VLForConditionalGene
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
         ),
-        image_token_id=ids("<|image_pad|>"),
-        video_token_id=ids("<|video_pad|>"),
-        vision_start_token_id=ids("<|vision_start|>"),
-        vision_end_token_id=ids("<|vision_end|>"),
+        image_token_id=image,
+        video_token_id=video,
+        vision_start_token_id=start,
+        vision_end_token_id=end,
         tie_word_embeddings=True,
     )
     return Qwen2VLForConditionalGeneration(config)
+
+
+def _ids(tokenizer: PreTrainedTokenizerFast, *tokens: str) -> list[int]:
+    return [tokenizer.get_vocab()[token] for token in tokens]
 
 
 def build_image_processor() -> Qwen2VLImageProcessorPil:
@@ -60,17 +62,19 @@ def build_image_processor() -> Qwen2VLImageProcessorPil:
     )
 
 
-def save_checkpoint(model: Qwen2VLForConditionalGeneration, directory: Path) -> None:
+def save_checkpoint(
+    model: Qwen2VLForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, directory: Path
+) -> None:
     """Write everything in bf16 to a new directory beside `directory`, then swap the two."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    fresh.chmod(0o755)
-    tokenizer = build_tokenizer()
-    half = copy.deepcopy(model).to(torch.bfloat16)
+    half = copy.deepcopy(model)
+    half.bfloat16()
     half.generation_config = _generation_config(tokenizer)
     half.save_pretrained(fresh)
     tokenizer.save_pretrained(fresh)
     build_image_processor().save_pretrained(fresh)
+    _open(fresh)
     _swap(fresh, directory)
 
 
@@ -80,6 +84,13 @@ def _generation_config(tokenizer: PreTrainedTokenizerFast) -> GenerationConfig:
         eos_token_id=[tokenizer.eos_token_id, tokenizer.pad_token_id],
         pad_token_id=tokenizer.pad_token_id,
     )
+
+
+def _open(directory: Path) -> None:
+    """Readable by all: both mkdtemp and safetensors keep what they make to its owner."""
+    directory.chmod(0o755)
+    for path in directory.iterdir():
+        path.chmod(0o644)
 
 
 def _swap(fresh: Path, directory: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from models.training.scenes import COLOURS, SHAPES, Scene, Thing, random_scene
+from models.training.scenes import COLOURS, SHAPES, SMALL_GRIDS, Scene, Thing, random_scene
 
 Message = dict[str, Any]
 ORDINALS = ("first", "second", "third", "fourth")
@@ -90,14 +90,14 @@ def ask_colour(scene: Scene, rng: random.Random) -> Question | None:
     """The colour of the only shape of its form."""
     thing = _only(scene.shapes, rng, lambda thing: thing.name)
     wording = rng.choice(("What colour is the {}?", "What color is the {}?", "Which colour does the {} have?"))
-    return thing and Question("colour", wording.format(thing.name), thing.colour)
+    return Question("colour", wording.format(thing.name), thing.colour) if thing else None
 
 
 def ask_shape(scene: Scene, rng: random.Random) -> Question | None:
     """The form of the only shape of its colour."""
     thing = _only(scene.shapes, rng, lambda thing: thing.colour)
     wording = rng.choice(("What shape is {}?", "Which shape is {}?", "What is the {} shape?"))
-    return thing and Question("shape", wording.format(thing.colour), thing.name)
+    return Question("shape", wording.format(thing.colour), thing.name) if thing else None
 
 
 def ask_exists(scene: Scene, rng: random.Random) -> Question:
@@ -184,16 +184,24 @@ def ask_describe(scene: Scene, rng: random.Random) -> Question | None:
     return Question("describe", rng.choice(("Describe the picture.", "What do you see?")), ", ".join(parts))
 
 
-ASKERS: tuple[Callable[[Scene, random.Random], Question | None], ...] = (
-    ask_colour, ask_shape, ask_exists, ask_count, ask_side, ask_corner, ask_digit, ask_word, ask_describe,
-)  # fmt: skip
+ASKERS: dict[Callable[[Scene, random.Random], Question | None], int] = {
+    ask_colour: 2,
+    ask_shape: 2,
+    ask_exists: 2,
+    ask_count: 2,
+    ask_side: 2,
+    ask_corner: 2,
+    ask_digit: 4,
+    ask_word: 4,
+    ask_describe: 4,
+}  # how often each is tried; the last three can be asked about few scenes
 
 
 def ask(scene: Scene, rng: random.Random) -> Question:
     """A question of a random kind among those that this scene can answer."""
     while True:
-        question = rng.choice(ASKERS)(scene, rng)
-        if question:
+        (asker,) = rng.choices(list(ASKERS), list(ASKERS.values()))
+        if question := asker(scene, rng):
             return question
 
 
@@ -216,7 +224,7 @@ def random_dialogue(rng: random.Random, *, turns: int) -> Dialogue:
     """A dialogue of `turns` questions about one picture, or (one in eight) about two to four."""
     system = rng.choice(SYSTEM_PROMPTS) if rng.random() < 0.2 else None
     if rng.random() < 0.125:
-        return _dialogue_of_many(rng, turns, system)
+        return _dialogue_of_many(rng, min(turns, 3), system)
     scene = random_scene(rng)
     questions = tuple(ask(scene, rng) for _ in range(turns))
     return Dialogue((scene,), questions, system, text_first=rng.random() < 0.1)
@@ -224,7 +232,8 @@ def random_dialogue(rng: random.Random, *, turns: int) -> Dialogue:
 
 def _dialogue_of_many(rng: random.Random, turns: int, system: str | None) -> Dialogue:
     while True:
-        scenes = tuple(random_scene(rng, most=3) for _ in range(rng.randint(2, len(ORDINALS))))
+        grids = [rng.choice(SMALL_GRIDS) for _ in range(rng.randint(2, len(ORDINALS)))]
+        scenes = tuple(random_scene(rng, most=3, grid=grid) for grid in grids)
         questions = tuple(question for _ in range(turns) if (question := ask_which(scenes, rng)))
         if questions:
             return Dialogue(scenes, questions, system)

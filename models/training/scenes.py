@@ -27,6 +27,7 @@ WORDS = ("cat", "dog", "sun", "hat", "tree", "fish", "book", "moon", "bird", "mi
 INK = (30, 30, 30)
 BACKGROUNDS = ((255, 255, 255), (246, 244, 236), (236, 242, 248), (240, 240, 240))
 GRIDS = ((3, 3), (4, 4), (4, 6), (6, 4), (5, 5), (4, 8), (8, 4), (6, 6))  # rows, columns
+SMALL_GRIDS = ((3, 3), (4, 4), (3, 4), (4, 3))
 
 Point = tuple[float, float]
 
@@ -93,13 +94,13 @@ def random_scene(rng: random.Random, *, most: int = 6, grid: tuple[int, int] | N
     """A scene with one to `most` shapes, and now and then a digit and a word."""
     rows, cols = grid or rng.choice(GRIDS)
     free = [(row, col) for row in range(rows) for col in range(cols)]
-    things = [_glyph(rng, "word", WORDS, free, 2)] if rng.random() < 0.25 else []
+    things = [_glyph(rng, "word", WORDS, free, 2)] if rng.random() < 0.3 else []
     if rng.random() < 0.3:
         things.append(_glyph(rng, "digit", DIGITS, free, 1))
     colours = rng.sample(list(COLOURS), rng.randint(1, len(COLOURS)))
     names = rng.sample(SHAPES, rng.randint(1, len(SHAPES)))
-    for _ in range(rng.randint(1, min(most, len(free) - 2))):
-        things.append(_shape(rng, rng.choice(colours), rng.choice(names), free))
+    count = rng.randint(1, min(most, len(free) - 2))
+    things += [_shape(rng, rng.choice(colours), rng.choice(names), free) for _ in range(count)]
     return Scene(rows, cols, tuple(things), rng.choice(BACKGROUNDS))
 
 

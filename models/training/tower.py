@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as VisionTower
 
 from models.training.scenes import COLOURS, DIGITS, SHAPES, WORDS, Scene, Thing
 
@@ -22,7 +23,14 @@ EMPTY_WEIGHT = 0.2  # most cells are empty
 
 
 def _attend_by_picture(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, *, patches: int, **_: Any
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    patches: int,
+    **_: Any,
 ) -> tuple[Tensor, None]:
     """Full attention within runs of `patches`; q, k, v are (1, heads, pictures * patches, head_dim)."""
     query, key, value = (part[0].unflatten(1, (-1, patches)).transpose(0, 1) for part in (query, key, value))
@@ -33,17 +41,28 @@ def _attend_by_picture(
 AttentionInterface.register("by_picture", _attend_by_picture)
 
 
-def encode(visual: nn.Module, pixels: Tensor, rows: int, cols: int) -> Tensor:
-    """Embeddings (pictures, rows * cols, hidden) of pictures (pictures, 4 * rows * cols, patch) of one size."""
+def encode(visual: VisionTower, pixels: Tensor, rows: int, cols: int, *, train_blocks: bool = True) -> Tensor:
+    """Embeddings (pictures, rows * cols, hidden) of pictures (pictures, 4 * rows * cols, patch) of one size.
+
+    Without `train_blocks` only the merger gets a gradient, which is a third of the work.
+    """
+    with torch.set_grad_enabled(train_blocks and torch.is_grad_enabled()):
+        states = _patch_states(visual, pixels, rows, cols)
+    merged: Tensor = visual.merger(states)
+    return merged.unflatten(0, (len(pixels), rows * cols))
+
+
+def _patch_states(visual: VisionTower, pixels: Tensor, rows: int, cols: int) -> Tensor:
+    """The last block's states (pictures * patches, width)."""
     pictures, patches, _ = pixels.shape
-    states = visual.patch_embed(pixels.flatten(0, 1))
+    states: Tensor = visual.patch_embed(pixels.flatten(0, 1))
     rotary = visual.rotary_pos_emb(states, _patch_positions(rows, cols).repeat(pictures, 1))
     lengths = torch.tensor([0, pictures * patches], dtype=torch.int32)
     usual, visual.config._attn_implementation = visual.config._attn_implementation, "by_picture"
     for block in visual.blocks:
         states = block(states, cu_seqlens=lengths, position_embeddings=rotary, patches=patches)
     visual.config._attn_implementation = usual
-    return visual.merger(states).unflatten(0, (pictures, rows * cols))
+    return states
 
 
 def _patch_positions(rows: int, cols: int) -> Tensor:

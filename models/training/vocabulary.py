@@ -76,7 +76,13 @@ def _corpus() -> Iterator[str]:
         for question in random_dialogue(rng, turns=4).questions + small_talk(rng, turns=1).questions:
             yield question.text
             yield question.answer
-    for text in ("system", "user", "assistant", "tool", "First picture: Second picture: Third picture: Fourth picture: "):
+    for text in (
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "First picture: Second picture: Third picture: Fourth picture:",
+    ):
         yield from [text] * 200
     yield from SYSTEM_PROMPTS * 200
     yield from [" " + PLAIN_ENGLISH.replace("\n", " ")] * 20

@@ -1,0 +1,16 @@
+"""The encoder fleet: pictures to embeddings, on Ray Serve behind an own gRPC front.
+
+Ray and gRPC read these variables when they are first imported, so they are set before anything else of this package.
+"""
+
+import os
+
+for _name, _value in {
+    # No process of ours reports to a third party.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # A replica without a GPU share keeps what the environment says about devices.
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    # Ray starts processes while our server listens; they never use its connections.
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+}.items():
+    os.environ.setdefault(_name, _value)

@@ -1,0 +1,1 @@
+"""The front door: requests in, tokens out; holds no weights."""

@@ -9,17 +9,12 @@ import pytest
 import torch
 
 from common.models.tower import Tower
-from tests.checkpoints import FAMILIES, CheckpointCache, session_checkpoints
+from tests.checkpoints import FAMILIES, CheckpointCache
 from tests.integration.split_model import CPU
 from tests.pictures import noise
 from tests.reference import Reference
 
 SIZES = [(101, 67), (45, 190), (26, 28), (257, 27), (3, 3), (1, 1), (200, 1), (1, 200), (600, 800), (800, 600)]
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> CheckpointCache:
-    return session_checkpoints(tmp_path_factory)
 
 
 @cache
@@ -60,8 +55,11 @@ def test_features_do_not_keep_the_batch_alive(checkpoints: CheckpointCache) -> N
 
 @pytest.mark.parametrize(
     ("family", "names"),
-    [("qwen2_5_vl", {"embeddings"}), ("llava", {"embeddings"})]
-    + [("qwen3_vl", {"embeddings", "deepstack.0", "deepstack.1"})],
+    [
+        ("qwen2_5_vl", {"embeddings"}),
+        ("llava", {"embeddings"}),
+        ("qwen3_vl", {"embeddings", "deepstack.0", "deepstack.1"}),
+    ],
 )
 def test_names_of_the_tensors(checkpoints: CheckpointCache, family: str, names: set[str]) -> None:
     tower = load(checkpoints, family)

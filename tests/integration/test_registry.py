@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 from google.protobuf import json_format
@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from common.store.client import WORKER_INDEX, connect, worker_key
 from common.store.directory import Directory, Entry, View
 from common.store.registry import GONE, Registration
-from tests.valkey import ValkeyServer, run_valkey, start_valkey
+from tests.valkey import ValkeyServer, run_valkey
 from triptych.v1.worker_pb2 import WORKER_ROLE_DECODE, WorkerInfo
 
 
@@ -31,7 +31,7 @@ def names(workers: tuple[WorkerInfo, ...]) -> list[str]:
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(10):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 nothing tells us
             await asyncio.sleep(0.01)
 
 
@@ -99,15 +99,9 @@ def test_a_field_of_a_newer_version_is_no_fault() -> None:
     assert names(view.workers) == ["a"]
 
 
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    with start_valkey() as url:
-        yield url
-
-
 @pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    client = connect(redis_url)
+async def redis(valkey_url: str) -> AsyncIterator[Redis]:
+    client = connect(valkey_url)
     await client.flushdb()
     yield client
     await client.aclose()
@@ -198,7 +192,7 @@ async def _outage(server: ValkeyServer) -> None:
 
 async def _until_announced(redis: Redis) -> None:
     async with asyncio.timeout(10):
-        while not await redis.exists(worker_key("a")):
+        while not await redis.exists(worker_key("a")):  # noqa: ASYNC110 nothing tells us
             await asyncio.sleep(0.02)
 
 

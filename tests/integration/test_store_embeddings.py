@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 import torch
@@ -35,15 +35,9 @@ def equal(one: dict[str, Tensor] | None, two: dict[str, Tensor]) -> bool:
     return all(one[name].dtype == two[name].dtype and torch.equal(one[name], two[name]) for name in two)
 
 
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    with start_valkey() as url:
-        yield url
-
-
 @pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    link = connect(redis_url)
+async def redis(valkey_url: str) -> AsyncIterator[Redis]:
+    link = connect(valkey_url)
     await link.flushdb()
     yield link
     await link.aclose()
@@ -98,7 +92,7 @@ async def test_a_released_key_may_be_computed_by_another(store: EmbeddingStore) 
 async def test_nobody_ends_or_renews_the_reservation_of_another(store: EmbeddingStore, redis: Redis) -> None:
     await store.reserve(KEY, "me", 10)
     await store.release(KEY, "other")
-    await store.renew([KEY], "other", 1000)
+    await store.renew({KEY: "other"}, 1000)
     assert await store.reserve(KEY, "other", 10) is Reservation.BUSY
     assert await redis.pttl(client.reservation_key(KEY)) <= 10_000
 
@@ -111,7 +105,7 @@ async def test_the_reservation_of_a_dead_owner_is_taken_over(store: EmbeddingSto
 
 async def test_a_renewed_reservation_lives_on(store: EmbeddingStore, redis: Redis) -> None:
     await store.reserve(KEY, "me", 1)
-    await store.renew([KEY], "me", 100)
+    await store.renew({KEY: "me"}, 100)
     assert await redis.pttl(client.reservation_key(KEY)) > 1000
 
 

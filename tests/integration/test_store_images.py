@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
@@ -17,15 +17,9 @@ from triptych.errors import ConfigError, UnavailableError
 PICTURE = StoredImage(digest="d" * 64, image_id="e" * 64, width=31, height=17)
 
 
-@pytest.fixture(scope="module")
-def redis_url() -> Iterator[str]:
-    with start_valkey() as url:
-        yield url
-
-
 @pytest.fixture
-async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    client = connect(redis_url)
+async def redis(valkey_url: str) -> AsyncIterator[Redis]:
+    client = connect(valkey_url)
     await client.flushdb()
     yield client
     await client.aclose()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from models.training.evaluate import held_out
+from models.training.held_out import held_out
 from models.training.questions import (
     ask_colour,
     ask_corner,
@@ -81,7 +81,10 @@ def test_a_shape_is_drawn_in_its_colour_at_its_centre() -> None:
 
 
 def test_colour_and_shape_name_the_only_candidate(rng: random.Random) -> None:
-    for asker, answers in ((ask_colour, {"circle": "red", "star": "blue"}), (ask_shape, {"red": "circle", "blue": "star"})):
+    for asker, answers in (
+        (ask_colour, {"circle": "red", "star": "blue"}),
+        (ask_shape, {"red": "circle", "blue": "star"}),
+    ):
         question = asker(SCENE, rng)
         assert question
         assert question.answer == next(answer for word, answer in answers.items() if word in question.text)
@@ -100,7 +103,9 @@ def test_existence_is_answered_truly(rng: random.Random) -> None:
 
 
 def test_counts_are_of_what_is_named(rng: random.Random) -> None:
-    scene = Scene(4, 6, (CIRCLE, STAR, Thing("shape", "star", "red", row=1, col=1), Thing("word", "cat", "black", 2, 2)))
+    scene = Scene(
+        4, 6, (CIRCLE, STAR, Thing("shape", "star", "red", row=1, col=1), Thing("word", "cat", "black", 2, 2))
+    )
     expected = {"stars": "2", "circles": "1", "red shapes": "2", "blue shapes": "1", "shapes": "3"}
     for _ in range(40):
         question = ask_count(scene, rng)
@@ -133,5 +138,7 @@ def test_which_picture_has_one_right_answer(rng: random.Random) -> None:
 
 def test_a_transcript_alternates_and_ends_with_an_answer(rng: random.Random) -> None:
     for _ in range(30):
-        roles = [message["role"] for message in random_dialogue(rng, turns=3).transcript() if message["role"] != "system"]
+        roles = [
+            message["role"] for message in random_dialogue(rng, turns=3).transcript() if message["role"] != "system"
+        ]
         assert roles == ["user", "assistant"] * (len(roles) // 2)

@@ -16,16 +16,11 @@ from hypothesis import strategies as st
 
 from common.families import Family, ImageLayout, load_family
 from common.families.checkpoint import read_image_processor
-from tests.checkpoints import FAMILIES, CheckpointCache, build_checkpoint, session_checkpoints
+from tests.checkpoints import FAMILIES, CheckpointCache, build_checkpoint
 from tests.pictures import noise
 from triptych.errors import CheckpointError, InvalidImageError
 
 QWEN = FAMILIES[:3]
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> CheckpointCache:
-    return session_checkpoints(tmp_path_factory)
 
 
 @cache
@@ -146,6 +141,15 @@ def test_unusable_checkpoints_are_refused_with_a_reason(
 ) -> None:
     with pytest.raises(CheckpointError, match=message):
         load_family(edited(tmp_path, family, file, **changes))
+
+
+def test_llava_that_pads_to_a_square(tmp_path: Path) -> None:
+    changes = {"image_processor_type": "LlavaImageProcessor", "do_pad": True}
+    family = load_family(edited(tmp_path, "llava", "preprocessor_config.json", **changes))
+    assert family.preprocess(noise(100, 20)).values.shape == (3, 42, 42)
+    for size in ((9000, 100), (100, 9000)):
+        with pytest.raises(InvalidImageError, match="too long to be padded"):
+            family.layout(*size)
 
 
 def test_a_directory_without_a_checkpoint(tmp_path: Path) -> None:

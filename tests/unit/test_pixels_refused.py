@@ -137,14 +137,14 @@ def test_a_picture_at_every_limit_is_accepted() -> None:
     assert decode_image(data, limits).width == 40
 
 
-def _whole(format: str) -> bytes:
-    return save(noise(64, 48), format)
+def _whole(kind: str) -> bytes:
+    return save(noise(64, 48), kind)
 
 
-@pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"])
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
-def test_a_truncated_file_is_refused(format: str, share: float) -> None:
-    data = _whole(format)
+def test_a_truncated_file_is_refused(kind: str, share: float) -> None:
+    data = _whole(kind)
     refusal(data[: int(len(data) * share)])
 
 
@@ -158,9 +158,9 @@ def test_what_is_no_picture_is_refused(data: bytes) -> None:
     assert refusal(data)
 
 
-@pytest.mark.parametrize("format", ["EPS", "ICO", "PPM", "TGA", "PDF"])
-def test_formats_outside_the_list_are_refused(format: str) -> None:
-    assert "accepted are PNG" in refusal(_whole(format))
+@pytest.mark.parametrize("kind", ["EPS", "ICO", "PPM", "TGA", "PDF"])
+def test_formats_outside_the_list_are_refused(kind: str) -> None:
+    assert "accepted are PNG" in refusal(_whole(kind))
 
 
 def test_samples_without_a_known_range_are_refused() -> None:
@@ -177,8 +177,8 @@ def test_a_good_picture_after_bad_ones_is_decoded() -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF"]), st.data())
-def test_damage_anywhere_gives_a_picture_or_our_refusal(format: str, draw: st.DataObject) -> None:
-    data = bytearray(_whole(format))
+def test_damage_anywhere_gives_a_picture_or_our_refusal(kind: str, draw: st.DataObject) -> None:
+    data = bytearray(_whole(kind))
     for _ in range(draw.draw(st.integers(1, 4))):
         data[draw.draw(st.integers(0, min(len(data), 200) - 1))] = draw.draw(st.integers(0, 255))
     try:

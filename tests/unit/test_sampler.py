@@ -189,6 +189,15 @@ class TestFilters:
         assert kept(equal, top_p=0.5) == [0, 1]
         assert kept(equal, top_p=0.501) == [0, 1, 2]
 
+    @pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
+    @pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
+    def test_top_p_over_a_large_vocabulary(self, top_p: float, scale: float) -> None:
+        """From a handful of tokens to nearly all of 5000."""
+        logits = scale * torch.randn(5000, generator=torch.Generator().manual_seed(3))
+        probabilities, order = logits.double().softmax(-1).sort(descending=True)
+        count = int((probabilities.cumsum(-1) < top_p).sum()) + 1
+        assert kept(logits, top_p=top_p) == sorted(order[:count].tolist())
+
     def test_top_p_counts_only_what_top_k_left(self) -> None:
         # Of four equals top_k cannot choose; of 0.4/0.3 of 0.7, the first alone is 0.57.
         logits = torch.tensor([0.4, 0.3, 0.2, 0.1]).log()

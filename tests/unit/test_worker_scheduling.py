@@ -13,7 +13,6 @@ from common.engine.prefix_cache import PrefixCache
 from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
 from common.families.base import ImageSpan, Positions
-from common.kv.sender import KvPush
 from common.worker.blocks import SequenceBlocks
 from common.identity.blocks import BlockChain, KeyedSpan
 from services.decode.job import Job as DecodeJob
@@ -172,7 +171,7 @@ async def prefill(blocks: SequenceBlocks) -> PrefillScheduler:
     return PrefillScheduler(blocks, step_tokens=8, max_waiting=2)
 
 
-class SilentPush(KvPush):
+class SilentDelivery:
     """A transfer that goes nowhere: scheduling does not depend on it."""
 
     def __init__(self) -> None:
@@ -183,7 +182,7 @@ class SilentPush(KvPush):
 
 
 def prefill_job(length: int, images: tuple[ImageSpan, ...] = ()) -> PrefillJob:
-    return PrefillJob(sequence(length, images=images), SilentPush())
+    return PrefillJob(sequence(length, images=images), SilentDelivery())
 
 
 async def test_prefill_cuts_a_long_prompt_to_the_budget(prefill: PrefillScheduler) -> None:

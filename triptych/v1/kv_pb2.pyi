@@ -218,13 +218,21 @@ class PushHeader(_message.Message):
     RESERVATION_ID_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     LAYOUT_FIELD_NUMBER: _builtins.int
+    TRANSFER_ID_FIELD_NUMBER: _builtins.int
+    STAGING_FIELD_NUMBER: _builtins.int
     reservation_id: _builtins.str
     """Names the reservation."""
     instance_id: _builtins.str
     """Instance that issued it."""
+    transfer_id: _builtins.str
+    """Names this transfer, the same in each of its streams. The newest transfer of a reservation is the only valid one."""
     @_builtins.property
     def layout(self) -> _types_pb2.KvLayout:
         """Layout of the sender; refused unless equal."""
+
+    @_builtins.property
+    def staging(self) -> Global___StagingOffer:
+        """Memory of the sender through which bytes may go instead of through the stream."""
 
     def __init__(
         self,
@@ -232,14 +240,62 @@ class PushHeader(_message.Message):
         reservation_id: _builtins.str = ...,
         instance_id: _builtins.str = ...,
         layout: _types_pb2.KvLayout | None = ...,
+        transfer_id: _builtins.str = ...,
+        staging: Global___StagingOffer | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout", "staging", b"staging"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "layout", b"layout", "reservation_id", b"reservation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["instance_id", b"instance_id", "layout", b"layout", "reservation_id", b"reservation_id", "staging", b"staging", "transfer_id", b"transfer_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushHeader: _TypeAlias = PushHeader  # noqa: Y015
+
+@_typing.final
+class StagingOffer(_message.Message):
+    """StagingOffer describes a memory file of the sender, cut into slots, that processes on the same host can map."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_ID_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
+    FD_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    HEADER_BYTES_FIELD_NUMBER: _builtins.int
+    SLOT_BYTES_FIELD_NUMBER: _builtins.int
+    NUM_SLOTS_FIELD_NUMBER: _builtins.int
+    host_id: _builtins.str
+    """Host and process namespace; only a receiver with the same ones tries."""
+    pid: _builtins.int
+    """Process that has the file open."""
+    fd: _builtins.int
+    """Its descriptor there."""
+    token: _builtins.bytes
+    """Stands at the beginning of the file, so that a wrong file is recognised."""
+    header_bytes: _builtins.int
+    """Bytes before the first slot."""
+    slot_bytes: _builtins.int
+    """Bytes of a slot."""
+    num_slots: _builtins.int
+    """Number of slots."""
+    def __init__(
+        self,
+        *,
+        host_id: _builtins.str = ...,
+        pid: _builtins.int = ...,
+        fd: _builtins.int = ...,
+        token: _builtins.bytes = ...,
+        header_bytes: _builtins.int = ...,
+        slot_bytes: _builtins.int = ...,
+        num_slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fd", b"fd", "header_bytes", b"header_bytes", "host_id", b"host_id", "num_slots", b"num_slots", "pid", b"pid", "slot_bytes", b"slot_bytes", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StagingOffer: _TypeAlias = StagingOffer  # noqa: Y015
 
 @_typing.final
 class KvChunk(_message.Message):
@@ -253,6 +309,8 @@ class KvChunk(_message.Message):
     NUM_LAYERS_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
     CRC32_FIELD_NUMBER: _builtins.int
+    SEQ_FIELD_NUMBER: _builtins.int
+    SLOT_FIELD_NUMBER: _builtins.int
     first_block: _builtins.int
     """Index of the first block: within the prompt for a push, within the request's hashes for a fetch."""
     num_blocks: _builtins.int
@@ -264,7 +322,13 @@ class KvChunk(_message.Message):
     data: _builtins.bytes
     """Elements in C order of (layer, block, token, key then value, head, element), little endian."""
     crc32: _builtins.int
-    """CRC-32 of data (zlib's polynomial)."""
+    """CRC-32 (zlib's polynomial) of the sums of each KiB's 64-bit little-endian words, modulo 2^64, followed by the bytes
+    after the last whole KiB. As good as a CRC of the data against faults of memory and wire, at the speed of a copy.
+    """
+    seq: _builtins.int
+    """Number of the chunk within its stream, from 1 on; pushes only."""
+    slot: _builtins.int
+    """Slot of the staging memory that holds the bytes instead of data."""
     def __init__(
         self,
         *,
@@ -274,14 +338,52 @@ class KvChunk(_message.Message):
         num_layers: _builtins.int = ...,
         data: _builtins.bytes = ...,
         crc32: _builtins.int = ...,
+        seq: _builtins.int = ...,
+        slot: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "slot", b"slot"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "crc32", b"crc32", "data", b"data", "first_block", b"first_block", "first_layer", b"first_layer", "num_blocks", b"num_blocks", "num_layers", b"num_layers", "seq", b"seq", "slot", b"slot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__slot: _TypeAlias = _typing.Literal["slot"]  # noqa: Y015
+    _WhichOneofArgType__slot: _TypeAlias = _typing.Literal["_slot", b"_slot"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__slot) -> _WhichOneofReturnType__slot | None: ...
+
+Global___KvChunk: _TypeAlias = KvChunk  # noqa: Y015
+
+@_typing.final
+class KvRange(_message.Message):
+    """KvRange names some consecutive blocks in some consecutive layers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_BLOCK_FIELD_NUMBER: _builtins.int
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    FIRST_LAYER_FIELD_NUMBER: _builtins.int
+    NUM_LAYERS_FIELD_NUMBER: _builtins.int
+    first_block: _builtins.int
+    """Index of the first block within the prompt."""
+    num_blocks: _builtins.int
+    """Number of blocks."""
+    first_layer: _builtins.int
+    """Index of the first layer."""
+    num_layers: _builtins.int
+    """Number of layers."""
+    def __init__(
+        self,
+        *,
+        first_block: _builtins.int = ...,
+        num_blocks: _builtins.int = ...,
+        first_layer: _builtins.int = ...,
+        num_layers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["crc32", b"crc32", "data", b"data", "first_block", b"first_block", "first_layer", b"first_layer", "num_blocks", b"num_blocks", "num_layers", b"num_layers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_block", b"first_block", "first_layer", b"first_layer", "num_blocks", b"num_blocks", "num_layers", b"num_layers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___KvChunk: _TypeAlias = KvChunk  # noqa: Y015
+Global___KvRange: _TypeAlias = KvRange  # noqa: Y015
 
 @_typing.final
 class FirstToken(_message.Message):
@@ -309,13 +411,139 @@ Global___FirstToken: _TypeAlias = FirstToken  # noqa: Y015
 
 @_typing.final
 class PushResponse(_message.Message):
-    """PushResponse acknowledges a complete transfer."""
+    """PushResponse is one answer of the receiver."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENED_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opened(self) -> Global___PushOpened:
+        """Answer to the header."""
+
+    @_builtins.property
+    def received(self) -> Global___PushReceived:
+        """Answer to a chunk."""
+
+    @_builtins.property
+    def incomplete(self) -> Global___PushIncomplete:
+        """Answer to the first token when chunks were lost or damaged."""
+
+    @_builtins.property
+    def acknowledged(self) -> Global___PushAcknowledged:
+        """Last message."""
+
+    def __init__(
+        self,
+        *,
+        opened: Global___PushOpened | None = ...,
+        received: Global___PushReceived | None = ...,
+        incomplete: Global___PushIncomplete | None = ...,
+        acknowledged: Global___PushAcknowledged | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "incomplete", b"incomplete", "message", b"message", "opened", b"opened", "received", b"received"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "incomplete", b"incomplete", "message", b"message", "opened", b"opened", "received", b"received"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["opened", "received", "incomplete", "acknowledged"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___PushResponse: _TypeAlias = PushResponse  # noqa: Y015
+
+@_typing.final
+class PushOpened(_message.Message):
+    """PushOpened begins a stream, or resumes a transfer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MISSING_FIELD_NUMBER: _builtins.int
+    CREDITS_FIELD_NUMBER: _builtins.int
+    STAGED_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
+    credits: _builtins.int
+    """Chunks that may be under way without an answer."""
+    staged: _builtins.bool
+    """True when chunks are to be placed in the offered staging memory."""
+    lease_ms: _builtins.int
+    """Life of the reservation without a chunk, in milliseconds."""
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[Global___KvRange]:
+        """What has not arrived."""
+
+    def __init__(
+        self,
+        *,
+        missing: _abc.Iterable[Global___KvRange] | None = ...,
+        credits: _builtins.int = ...,
+        staged: _builtins.bool = ...,
+        lease_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["credits", b"credits", "lease_ms", b"lease_ms", "missing", b"missing", "staged", b"staged"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushOpened: _TypeAlias = PushOpened  # noqa: Y015
+
+@_typing.final
+class PushReceived(_message.Message):
+    """PushReceived gives credit back."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQ_FIELD_NUMBER: _builtins.int
+    seq: _builtins.int
+    """The receiver is through with all chunks up to this one, whether they were good or not."""
+    def __init__(
+        self,
+        *,
+        seq: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seq", b"seq"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushReceived: _TypeAlias = PushReceived  # noqa: Y015
+
+@_typing.final
+class PushIncomplete(_message.Message):
+    """PushIncomplete asks for chunks again; the first token is to be repeated after them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MISSING_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedCompositeFieldContainer[Global___KvRange]:
+        """What has not arrived undamaged."""
+
+    def __init__(
+        self,
+        *,
+        missing: _abc.Iterable[Global___KvRange] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["missing", b"missing"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushIncomplete: _TypeAlias = PushIncomplete  # noqa: Y015
+
+@_typing.final
+class PushAcknowledged(_message.Message):
+    """PushAcknowledged ends a transfer: the receiver owns the blocks."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     RECEIVED_BYTES_FIELD_NUMBER: _builtins.int
     received_bytes: _builtins.int
-    """Bytes received."""
+    """Bytes received in this stream."""
     def __init__(
         self,
         *,
@@ -327,4 +555,4 @@ class PushResponse(_message.Message):
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___PushResponse: _TypeAlias = PushResponse  # noqa: Y015
+Global___PushAcknowledged: _TypeAlias = PushAcknowledged  # noqa: Y015

@@ -45,7 +45,7 @@ class KvServiceStub:
                 request_serializer=triptych_dot_v1_dot_kv__pb2.FetchRequest.SerializeToString,
                 response_deserializer=triptych_dot_v1_dot_kv__pb2.FetchResponse.FromString,
                 _registered_method=True)
-        self.Push = channel.stream_unary(
+        self.Push = channel.stream_stream(
                 '/triptych.v1.KvService/Push',
                 request_serializer=triptych_dot_v1_dot_kv__pb2.PushRequest.SerializeToString,
                 response_deserializer=triptych_dot_v1_dot_kv__pb2.PushResponse.FromString,
@@ -72,8 +72,9 @@ class KvServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Push(self, request_iterator, context):
-        """Push fills a reservation: a header, then chunks in any order of layers and blocks, then the first token. The
-        response is the acknowledgement: the receiver owns the blocks.
+        """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
+        answered; then the first token, answered by the acknowledgement: the receiver owns the blocks. A broken stream is
+        resumed by another Push with the same header.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,7 +93,7 @@ def add_KvServiceServicer_to_server(servicer, server):
                     request_deserializer=triptych_dot_v1_dot_kv__pb2.FetchRequest.FromString,
                     response_serializer=triptych_dot_v1_dot_kv__pb2.FetchResponse.SerializeToString,
             ),
-            'Push': grpc.stream_unary_rpc_method_handler(
+            'Push': grpc.stream_stream_rpc_method_handler(
                     servicer.Push,
                     request_deserializer=triptych_dot_v1_dot_kv__pb2.PushRequest.FromString,
                     response_serializer=triptych_dot_v1_dot_kv__pb2.PushResponse.SerializeToString,
@@ -174,7 +175,7 @@ class KvService:
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.stream_unary(
+        return grpc.experimental.stream_stream(
             request_iterator,
             target,
             '/triptych.v1.KvService/Push',

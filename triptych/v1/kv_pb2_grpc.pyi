@@ -39,9 +39,10 @@ class KvServiceStub:
     """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
     for when some were evicted meanwhile; the header says how many.
     """
-    Push: _grpc.StreamUnaryMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]
-    """Push fills a reservation: a header, then chunks in any order of layers and blocks, then the first token. The
-    response is the acknowledgement: the receiver owns the blocks.
+    Push: _grpc.StreamStreamMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]
+    """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
+    answered; then the first token, answered by the acknowledgement: the receiver owns the blocks. A broken stream is
+    resumed by another Push with the same header.
     """
 
 @_typing.type_check_only
@@ -55,9 +56,10 @@ class KvServiceAsyncStub(KvServiceStub):
     """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
     for when some were evicted meanwhile; the header says how many.
     """
-    Push: _aio.StreamUnaryMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]  # type: ignore[assignment]
-    """Push fills a reservation: a header, then chunks in any order of layers and blocks, then the first token. The
-    response is the acknowledgement: the receiver owns the blocks.
+    Push: _aio.StreamStreamMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]  # type: ignore[assignment]
+    """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
+    answered; then the first token, answered by the acknowledgement: the receiver owns the blocks. A broken stream is
+    resumed by another Push with the same header.
     """
 
 class KvServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -86,9 +88,10 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request_iterator: _MaybeAsyncIterator[_kv_pb2.PushRequest],
         context: _ServicerContext,
-    ) -> _typing.Union[_kv_pb2.PushResponse, _abc.Awaitable[_kv_pb2.PushResponse]]:
-        """Push fills a reservation: a header, then chunks in any order of layers and blocks, then the first token. The
-        response is the acknowledgement: the receiver owns the blocks.
+    ) -> _typing.Union[_abc.Iterator[_kv_pb2.PushResponse], _abc.AsyncIterator[_kv_pb2.PushResponse]]:
+        """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
+        answered; then the first token, answered by the acknowledgement: the receiver owns the blocks. A broken stream is
+        resumed by another Push with the same header.
         """
 
 def add_KvServiceServicer_to_server(servicer: KvServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -1,0 +1,1 @@
+"""The pictures and questions of `triptych demo`."""

@@ -1,0 +1,108 @@
+"""Ray's side of the fleet: starts a local cluster or joins one, runs the application, takes both down. All blocking."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import secrets
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+
+from services.encoder.deployment import EncoderDeployment, deployment_options
+from services.encoder.settings import EncoderSettings
+from triptych.errors import ConfigError
+
+log = logging.getLogger(__name__)
+SERVE_LOGGING = {"log_level": "WARNING", "enable_access_log": False}
+
+
+class RayCluster:
+    """One application on one cluster. Everything but `restore_signals` blocks and belongs into one thread."""
+
+    def __init__(self, settings: EncoderSettings, name: str) -> None:
+        self._settings, self._name = settings, name
+        self._temporary: Path | None = None
+
+    def connect(self) -> None:
+        """Start an own cluster or join one. ConfigError when that fails."""
+        with _start_errors():
+            if self._settings.ray_address is None:
+                self._start_own()
+            else:
+                logs = self._settings.replica_logs
+                ray.init(address=self._settings.ray_address, log_to_driver=logs, logging_level="error")
+
+    def deploy(self) -> DeploymentHandle[Any]:
+        """Run the application; its handle, once the first replicas are up. ConfigError when they do not start."""
+        with _start_errors():
+            serve.start(proxy_location="Disabled", logging_config=SERVE_LOGGING)
+            build = serve.deployment(**deployment_options(self._settings))
+            application = build(EncoderDeployment).bind(self._settings.for_replica())
+            return serve.run(application, name=self._name, route_prefix=None, logging_config=SERVE_LOGGING)
+
+    def stop(self) -> None:
+        """Take the application down, and the cluster with it if it is ours. Harmless when nothing runs."""
+        if ray.is_initialized():
+            if self._settings.ray_address is not None:
+                serve.delete(self._name)
+            ray.shutdown()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def _start_own(self) -> None:
+        # A secret of this cluster alone, inherited by its processes; else Ray writes one to the home directory.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        ray.init(
+            address="local",
+            # Logical CPUs: nobody else uses this cluster, so it has what the settings ask for.
+            num_cpus=math.ceil(self._settings.most_replicas * self._settings.cpus_per_replica) + 1,
+            object_store_memory=int(self._settings.object_store),
+            include_dashboard=False,
+            log_to_driver=self._settings.replica_logs,
+            logging_level="error",
+            _temp_dir=str(self._directory()),
+        )
+
+    def _directory(self) -> Path:
+        if self._settings.ray_directory is not None:
+            return self._settings.ray_directory.resolve()
+        self._temporary = Path(tempfile.mkdtemp(prefix="ray-"))
+        return self._temporary
+
+
+def restore_signals() -> None:
+    """Give SIGTERM and SIGINT back to Python: `ray.init` has put a handler in front that prints a stack.
+
+    Main thread only.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.getsignal(number))
+        signal.siginterrupt(number, False)
+
+
+def quiet_ray() -> None:
+    """Only what is wrong. Ray and Serve log every step of a normal start otherwise."""
+    for name in ("ray", "ray.serve"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+@contextlib.contextmanager
+def _start_errors() -> Iterator[None]:
+    quiet_ray()
+    try:
+        yield
+    except Exception as exc:
+        # Ray raises anything from ValueError to its own tree; while starting, all of it means the same.
+        log.debug("Ray did not start", exc_info=exc)
+        first = str(exc).strip().partition("\n")[0] or type(exc).__name__
+        raise ConfigError(f"the encoder's Ray application did not start: {first}") from exc

@@ -1,0 +1,83 @@
+"""The Ray Serve application. Imports neither Ray nor torch: the front reads this module, too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from common.store.client import connect
+from services.encoder.settings import EncoderSettings, ReplicaSettings
+from services.encoder.work import Description, Done, Failure, Task
+from triptych.errors import InternalError, TriptychError
+
+if TYPE_CHECKING:
+    from services.encoder.replica import Replica
+
+log = logging.getLogger(__name__)
+Value = TypeVar("Value")
+
+
+class EncoderDeployment:
+    """What Ray runs in each replica: `Replica` with errors as values."""
+
+    def __init__(self, settings: ReplicaSettings) -> None:
+        self._failure: Failure | None = None
+        self._replica: Replica
+        try:
+            # Only here: the process that defines the application must stay without torch.
+            from services.encoder.replica import Replica  # noqa: PLC0415
+
+            self._replica = Replica(settings, connect(settings.redis_url))
+        except TriptychError as error:
+            # Raised, it would be retried and buried in a stack trace; `describe` hands it to the front.
+            self._failure = Failure.of(error)
+
+    async def describe(self) -> Description | Failure:
+        """What is loaded, or why nothing is."""
+        return self._failure or self._replica.describe()
+
+    async def ensure(self, task: Task) -> Done | Failure:
+        """`Replica.ensure`."""
+        return await as_value(lambda: self._replica.ensure(task))
+
+
+async def as_value(call: Callable[[], Awaitable[Value]]) -> Value | Failure:
+    """The call's result, or its error as a value; the details of an unexpected one stay in the log."""
+    try:
+        return await call()
+    except TriptychError as error:
+        return Failure.of(error)
+    except Exception:
+        log.exception("a picture could not be encoded")
+        return Failure.of(InternalError("the encoder failed on this image; see its log"))
+
+
+def deployment_options(settings: EncoderSettings) -> dict[str, Any]:
+    """Options of `serve.deployment`. Every default of Ray that surprises is set here."""
+    options: dict[str, Any] = {
+        "name": "encoder",
+        "max_ongoing_requests": settings.max_ongoing_images,
+        "ray_actor_options": {"num_cpus": settings.cpus_per_replica, "num_gpus": settings.gpus_per_replica},
+        "health_check_period_s": settings.health_period_s,
+        "health_check_timeout_s": settings.health_timeout_s,
+        "graceful_shutdown_timeout_s": settings.replica_grace_s,
+        "graceful_shutdown_wait_loop_s": 0.1,
+        "max_constructor_retry_count": 1,
+    }
+    return options | _replicas(settings)
+
+
+def _replicas(settings: EncoderSettings) -> dict[str, Any]:
+    if settings.most_replicas == settings.replicas:
+        return {"num_replicas": settings.replicas}
+    scaling = {
+        "min_replicas": settings.replicas,
+        "max_replicas": settings.most_replicas,
+        "target_ongoing_requests": settings.target_images,
+        "upscale_delay_s": settings.upscale_delay_s,
+        "downscale_delay_s": settings.downscale_delay_s,
+        "metrics_interval_s": 1.0,
+        "look_back_period_s": 5.0,
+    }
+    return {"autoscaling_config": scaling}

@@ -1,0 +1,101 @@
+"""Turns a request into a job, or refuses it before any worker is bothered."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping, Sequence
+
+from common.families import ImageSpan
+from common.identity import cache_scope, embedding_key
+from common.store.images import StoredImage
+from services.router.caller import Caller
+from services.router.images import Images
+from services.router.job import Job
+from services.router.messages import check_messages
+from services.router.parts import Parts
+from services.router.placement import Placement
+from services.router.sampling import resolve_sampling
+from triptych.errors import ModelNotFoundError
+from triptych.v1 import types_pb2
+from triptych.v1.encoder_pb2 import EncodeImage
+from triptych.v1.router_pb2 import GenerateRequest
+from triptych.v1.types_pb2 import Message, Prompt
+from triptych.v1.worker_pb2 import WorkerInfo
+
+
+class Admission:
+    """The checks and the arithmetic of a request; awaits only the image store and a thread for tokenizing."""
+
+    def __init__(self, parts: Parts, images: Images, placement: Placement) -> None:
+        self._parts, self._images, self._placement = parts, images, placement
+
+    async def admit(self, request: GenerateRequest, caller: Caller) -> Job:
+        """A job; raises the error that the client shall see."""
+        self.check_model(request.model)
+        uses = check_messages(request.messages, self._parts.card.max_images)
+        scope = cache_scope(caller.tenant, request.cache_salt if request.HasField("cache_salt") else None)
+        names = [use.digest for use in uses]
+        known = await self._images.get(scope, names)
+        encoders = self._placement.encoders() if names else []
+        images = [known[name] for name in names]
+        ids, spans = await asyncio.to_thread(self._expand, request.messages, images)
+        keys = _keys(images, scope, encoders)
+        return Job(
+            request_id=uuid.uuid4().hex,
+            prompt=_prompt(ids, spans, keys, scope),
+            sampling=resolve_sampling(request.sampling, len(ids), self._parts.defaults),
+            images=_encode_images(images, spans, keys, scope),
+            encoders=tuple(encoders),
+            deadline=caller.deadline,
+        )
+
+    def check_model(self, name: str) -> None:
+        """ModelNotFoundError unless the name is empty or the one served."""
+        served = self._parts.card.name
+        if name not in ("", served):
+            raise ModelNotFoundError(f"the model {name!r} is not served here; {served!r} is", param="model")
+
+    def _expand(self, messages: Sequence[Message], images: Sequence[StoredImage]) -> tuple[list[int], list[ImageSpan]]:
+        layouts = [self._parts.family.layout(image.width, image.height) for image in images]
+        return self._parts.family.expand(self._parts.renderer.render(messages), layouts)
+
+
+def _keys(images: Sequence[StoredImage], scope: str, encoders: Sequence[WorkerInfo]) -> list[str]:
+    """Embedding keys in order. No supported family looks differently for another `detail`, so it is no part of them."""
+    return [
+        embedding_key(
+            image.image_id,
+            model_fingerprint=encoders[0].model_fingerprint,
+            preprocessing_fingerprint=encoders[0].preprocessing_fingerprint,
+            dtype=encoders[0].dtype,
+            scope=scope,
+        )
+        for image in images
+    ]
+
+
+def _prompt(ids: Sequence[int], spans: Sequence[ImageSpan], keys: Sequence[str], scope: str) -> Prompt:
+    images = [
+        types_pb2.ImageSpan(offset=span.offset, length=span.length, grid=span.grid, embedding_key=key)
+        for span, key in zip(spans, keys, strict=True)
+    ]
+    return Prompt(token_ids=ids, images=images, cache_scope=scope)
+
+
+def _encode_images(
+    images: Sequence[StoredImage], spans: Sequence[ImageSpan], keys: Sequence[str], scope: str
+) -> tuple[EncodeImage, ...]:
+    """One a distinct key: several uses, or several files, of one picture are encoded once."""
+    distinct: Mapping[str, EncodeImage] = {
+        key: EncodeImage(
+            embedding_key=key,
+            image_id=image.image_id,
+            cache_scope=scope,
+            tokens=span.length,
+            width=image.width,
+            height=image.height,
+        )
+        for image, span, key in zip(images, spans, keys, strict=True)
+    }
+    return tuple(distinct.values())

@@ -1,0 +1,54 @@
+"""The workers that this router can use, and what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from triptych.v1.worker_pb2 import WorkerInfo, WorkerRole
+
+NAMES: dict[WorkerRole.ValueType, str] = {
+    WorkerRole.WORKER_ROLE_ENCODER: "encoder",
+    WorkerRole.WORKER_ROLE_PREFILL: "prefill",
+    WorkerRole.WORKER_ROLE_DECODE: "decode",
+}
+
+
+class Cluster:
+    """A view of the registry for one model; asks `workers` afresh each time, holds nothing.
+
+    Encoders whose image processor differs from ours are left out: their embeddings would have other lengths than the
+    placeholders in our prompts.
+    """
+
+    def __init__(self, workers: Callable[[], Sequence[WorkerInfo]], model: str, preprocessing: str) -> None:
+        self._workers, self._model, self._preprocessing = workers, model, preprocessing
+
+    def ready(self, role: WorkerRole.ValueType) -> list[WorkerInfo]:
+        """Workers of `role` that take new work."""
+        return [info for info in self._workers() if info.role == role and self._usable(info)]
+
+    def missing(self) -> list[str]:
+        """What a request with pictures would lack now, one sentence each; empty when the cluster is ready."""
+        sentences = [self.lacks(role) for role in NAMES if not self.ready(role)]
+        if not sentences and not self._paired():
+            sentences.append("no prefill worker fits a decode worker")
+        return sentences
+
+    def lacks(self, role: WorkerRole.ValueType) -> str:
+        """Why there is no worker of `role`."""
+        return f"no {NAMES[role]} worker of model {self._model} is ready"
+
+    def _usable(self, info: WorkerInfo) -> bool:
+        encoder = info.role == WorkerRole.WORKER_ROLE_ENCODER
+        fits = not encoder or info.preprocessing_fingerprint == self._preprocessing
+        return fits and info.model == self._model and not info.draining
+
+    def _paired(self) -> bool:
+        decodes = self.ready(WorkerRole.WORKER_ROLE_DECODE)
+        return any(fit(prefill, decode) for prefill in self.ready(WorkerRole.WORKER_ROLE_PREFILL) for decode in decodes)
+
+
+def fit(prefill: WorkerInfo, decode: WorkerInfo) -> bool:
+    """Whether KV of one means the same to the other."""
+    same_model = prefill.model_fingerprint == decode.model_fingerprint
+    return same_model and prefill.layout == decode.layout

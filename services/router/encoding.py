@@ -1,0 +1,85 @@
+"""The encode stage of one request: which replica gets which picture, and the calls."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+
+import grpc
+
+from common.rpc.channels import Channels
+from services.router.account import Account
+from services.router.job import Job
+from services.router.ledger import Booking, Ledger
+from services.router.placement import Avoid, Placement
+from triptych.errors import InternalError
+from triptych.status import rpc_errors
+from triptych.v1.encoder_pb2 import EncodeImage, EncodeRequest, EncodeResponse
+from triptych.v1.encoder_pb2_grpc import EncoderServiceStub
+from triptych.v1.worker_pb2 import WorkerInfo
+
+Ready = Callable[[str], None]
+Share = tuple[WorkerInfo, list[EncodeImage]]
+
+
+class Encoding:
+    """Asks encoders for all embeddings of a job and announces each key once it is in the store."""
+
+    def __init__(
+        self,
+        job: Job,
+        avoid: Collection[str],
+        placement: Placement,
+        ledger: Ledger,
+        channels: Channels,
+        account: Account,
+    ) -> None:
+        self._job, self._placement = job, placement
+        self._ledger, self._channels, self._account = ledger, channels, account
+        self._encoders = Avoid(avoid)(job.encoders)
+        self._bookings: dict[str, Booking] = {}
+        self.instance_ids: set[str] = set()
+
+    async def run(self, ready: Ready) -> None:
+        """Return when every embedding was announced; the first failure ends all calls and is raised."""
+        if not self._job.images:
+            return
+        self._account.encode_began()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for worker, images in self._spread():
+                    group.create_task(self._encode(worker, images, ready))
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+        finally:
+            for booking in self._bookings.values():
+                booking.release()
+
+    def _spread(self) -> list[Share]:
+        """Every picture goes where the fewest tokens are pending, the largest first."""
+        shares: dict[str, Share] = {}
+        for image in sorted(self._job.images, key=lambda image: -image.tokens):
+            worker = self._placement.encoder(self._encoders)
+            self._bookings[image.embedding_key] = self._ledger.book(worker.instance_id, image.tokens)
+            shares.setdefault(worker.instance_id, (worker, []))[1].append(image)
+        self.instance_ids = set(shares)
+        return list(shares.values())
+
+    async def _encode(self, worker: WorkerInfo, images: list[EncodeImage], ready: Ready) -> None:
+        waiting = {image.embedding_key for image in images}
+        with rpc_errors("encoder"):
+            async for response in self._call(worker, images):
+                if response.embedding_key in waiting:
+                    waiting.remove(response.embedding_key)
+                    self._bookings[response.embedding_key].release()
+                    self._account.encoded(response)
+                    ready(response.embedding_key)
+        if waiting:
+            raise InternalError(f"the encoder left out {len(waiting)} of {len(images)} embeddings")
+
+    def _call(
+        self, worker: WorkerInfo, images: list[EncodeImage]
+    ) -> grpc.aio.UnaryStreamCall[EncodeRequest, EncodeResponse]:
+        stub = EncoderServiceStub(self._channels.get(worker.address))
+        request = EncodeRequest(request_id=self._job.request_id, images=images)
+        return stub.Encode(request, timeout=self._job.remaining_s())

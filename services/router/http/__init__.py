@@ -1,0 +1,1 @@
+"""The OpenAI API over HTTP, and the pages that operators read."""

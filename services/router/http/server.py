@@ -1,0 +1,72 @@
+"""Runs the HTTP application in the process's own event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from starlette.applications import Starlette
+
+from triptych.errors import ConfigError
+
+KEEP_ALIVE_S = 75
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config) -> None:
+        config.load()
+        super().__init__(config)
+        self.tried = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Tell whoever waits that it accepts connections, or that it never will."""
+        try:
+            await super().startup(sockets)
+        finally:
+            self.tried.set()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals belong to the process, which drains both interfaces together."""
+        yield
+
+
+class HttpServer:
+    """`start`, then `stop`."""
+
+    def __init__(self, app: Starlette, host: str, port: int, grace_s: float) -> None:
+        config = uvicorn.Config(
+            app,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            # Longer than clients keep idle connections, so that they close first and never write into a closed one.
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=math.ceil(grace_s),
+        )
+        self._server = _Server(config)
+        self._address = (host, port)
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> int:
+        """Listen; returns the port. ConfigError when the address is taken."""
+        try:
+            listener = socket.create_server(self._address)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {self._address[0]}:{self._address[1]}: {error.strerror}") from error
+        self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
+        await self._server.tried.wait()
+        port: int = listener.getsockname()[1]
+        return port
+
+    async def stop(self) -> None:
+        """No new connections; running answers end within the grace. Twice is harmless."""
+        task, self._task = self._task, None
+        if task is not None:
+            self._server.should_exit = True
+            await task

@@ -1,0 +1,83 @@
+"""Server-sent events, and the end of work when the client leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from services.router.http.errors import as_ours, error_body, error_response
+from triptych.errors import RequestCancelledError, TriptychError
+
+T = TypeVar("T")
+Events = AsyncGenerator[dict[str, Any]]
+DONE = b"data: [DONE]\n\n"
+
+
+async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Result of `work`; RequestCancelledError, and no trace of the work, when the client leaves first."""
+    working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
+    tasks = (working, leaving)
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise RequestCancelledError("the client left")
+        return working.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Sends `events`. A failure before the first one is an ordinary error response, a later one the last event."""
+
+    def __init__(self, events: Events, headers: Mapping[str, str]) -> None:
+        super().__init__(headers={"cache-control": "no-store", **headers}, media_type="text/event-stream")
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run until the end, or until the client leaves."""
+        try:
+            await until_disconnect(receive, self._send(scope, receive, send))
+        except RequestCancelledError:
+            return
+
+    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events) as events:
+            try:
+                first = await anext(events)
+            except Exception as error:  # noqa: BLE001 - mapped, as everywhere at this edge
+                await error_response(as_ours(error))(scope, receive, send)
+                return
+            await self._start(send)
+            await self._send_event(send, first)
+            await self._send_rest(send, events)
+        await send({"type": "http.response.body", "body": DONE, "more_body": False})
+
+    async def _send_rest(self, send: Send, events: Events) -> None:
+        try:
+            async for event in events:
+                await self._send_event(send, event)
+        except TriptychError as error:
+            await self._send_event(send, error_body(error))
+        except Exception as error:  # noqa: BLE001 - mapped, as everywhere at this edge
+            await self._send_event(send, error_body(as_ours(error)))
+
+    async def _start(self, send: Send) -> None:
+        headers = [item for item in self.raw_headers if item[0] != b"content-length"]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def _send_event(self, send: Send, event: dict[str, Any]) -> None:
+        body = b"data: " + json.dumps(event, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": True})

@@ -1,0 +1,70 @@
+"""What a conversation must look like, and the pictures in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from triptych.digests import check_digest
+from triptych.errors import InvalidArgumentError
+from triptych.v1.types_pb2 import ContentPart, Message
+
+ROLES = ("system", "user", "assistant", "tool")
+IMAGE_ROLES = ("user", "tool")
+DETAILS = ("", "auto", "low", "high")
+
+
+@dataclass(frozen=True)
+class ImageUse:
+    """One occurrence of a picture: its file digest or image id, and the request field that names it."""
+
+    digest: str
+    param: str
+
+
+def check_messages(messages: Sequence[Message], max_images: int) -> list[ImageUse]:
+    """The pictures in order; InvalidArgumentError naming the message or part at fault."""
+    if not messages:
+        raise InvalidArgumentError("messages must not be empty", param="messages")
+    for index, message in enumerate(messages):
+        _check_role(message, f"messages[{index}]")
+    parts = [
+        (f"messages[{index}].content[{at}]", part)
+        for index, message in enumerate(messages)
+        for at, part in enumerate(message.content)
+    ]
+    images = [(param, part) for param, part in parts if _kind(part, param) == "image"]
+    check_image_count(len(images), max_images)
+    return [_use(part, f"{param}.image") for param, part in images]
+
+
+def check_image_count(count: int, limit: int) -> None:
+    """InvalidArgumentError stating both numbers when there are too many."""
+    if count > limit:
+        raise InvalidArgumentError(f"a request may hold {limit} images, this one has {count}", param="messages")
+
+
+def check_image_role(role: str, param: str) -> None:
+    """InvalidArgumentError for a picture in a message whose role must have none."""
+    if role not in IMAGE_ROLES:
+        raise InvalidArgumentError(f"{param} is a {role} message; only user and tool messages hold images", param=param)
+
+
+def _check_role(message: Message, param: str) -> None:
+    if message.role not in ROLES:
+        raise InvalidArgumentError(f"{param}: the role must be one of {', '.join(ROLES)}", param=f"{param}.role")
+    if any(part.HasField("image") for part in message.content):
+        check_image_role(message.role, param)
+
+
+def _kind(part: ContentPart, param: str) -> str:
+    kind = part.WhichOneof("part")
+    if kind is None:
+        raise InvalidArgumentError("a content part is a text or an image", param=param)
+    return kind
+
+
+def _use(part: ContentPart, param: str) -> ImageUse:
+    if part.image.detail not in DETAILS:
+        raise InvalidArgumentError("detail is auto, low or high", param=f"{param}.detail")
+    return ImageUse(check_digest(part.image.digest, f"{param}.digest"), param)

@@ -1,0 +1,37 @@
+"""Loads what the router needs of a checkpoint; no tensors among it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from common.families import Family, load_family
+from services.router.defaults import AnswerDefaults, load_defaults
+from services.router.rendering import Renderer
+from services.router.settings import RouterSettings
+from services.router.tokenizer import Tokenizer
+from triptych.v1.router_pb2 import ModelCard
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The torch-free side of a model."""
+
+    family: Family
+    tokenizer: Tokenizer
+    renderer: Renderer
+    defaults: AnswerDefaults
+    card: ModelCard
+
+
+def load_parts(settings: RouterSettings) -> Parts:
+    """Read the model directory; CheckpointError or ConfigError when it cannot be served so."""
+    family = load_family(settings.model)
+    tokenizer = Tokenizer.load(settings.model, family.image_token_id)
+    defaults = load_defaults(settings.model, settings.context_length, settings.default_max_tokens)
+    card = ModelCard(
+        name=settings.served_name,
+        family=family.name,
+        context_length=defaults.context_length,
+        max_images=settings.max_images,
+    )
+    return Parts(family, tokenizer, Renderer(tokenizer, family.image_token_id), defaults, card)

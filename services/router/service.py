@@ -1,0 +1,82 @@
+"""The router's process: opens what it needs in order, closes it in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from functools import partial
+
+from common.rpc.channels import Channels
+from common.rpc.server import RpcServer
+from common.store.client import connect
+from common.store.directory import Directory
+from services.router.cluster import Cluster
+from services.router.core import Core, add_rpc, http_server
+from services.router.http.app import Missing
+from services.router.ledger import Ledger
+from services.router.parts import load_parts
+from services.router.settings import RouterSettings
+
+log = logging.getLogger(__name__)
+READINESS_EVERY_S = 0.25
+
+
+class RouterProcess:
+    """A `Service` of `common.rpc.lifecycle`."""
+
+    def __init__(self, settings: RouterSettings) -> None:
+        self._settings = settings
+        self._draining = False
+        self._opened = AsyncExitStack()
+        self.ledger = Ledger()
+        self.port = self.http_port = 0
+
+    async def start(self) -> None:
+        """Load the tokenizer, watch the registry, and listen on both ports."""
+        parts = await asyncio.to_thread(load_parts, self._settings)
+        redis, channels = connect(self._settings.redis_url), Channels()
+        directory = Directory(redis)
+        for close in (redis.aclose, channels.close, directory.close):
+            self._opened.push_async_callback(close)
+        directory.start()
+        cluster = Cluster(directory.workers, parts.card.name, parts.family.preprocessing_fingerprint)
+        core = Core(self._settings, parts, redis, cluster, channels, self.ledger)
+        await self._listen(core)
+        host = self._settings.host
+        log.info("gRPC on %s:%d, HTTP on %s:%d", host, self.port, host, self.http_port)
+
+    async def stop(self) -> None:
+        """Readiness off, running answers end within the grace, everything closed."""
+        self._draining = True
+        await self._opened.aclose()
+
+    async def _listen(self, core: Core) -> None:
+        settings = self._settings
+        missing = partial(self._missing, core.cluster)
+        rpc, http = RpcServer(settings.host, settings.port), http_server(settings, core, missing)
+        add_rpc(rpc, settings, core)
+        self.port = await rpc.start()
+        self._opened.push_async_callback(rpc.drain, settings.drain_grace_s)
+        self.http_port = await http.start()
+        self._opened.push_async_callback(http.stop)
+        readiness = asyncio.create_task(_tell_readiness(rpc, missing), name="readiness")
+        self._opened.push_async_callback(_cancel, readiness)
+
+    def _missing(self, cluster: Cluster) -> list[str]:
+        return ["the router is draining"] if self._draining else cluster.missing()
+
+
+async def _tell_readiness(rpc: RpcServer, missing: Missing) -> None:
+    """Keep the gRPC health service in step with `/readyz`."""
+    told = False
+    while True:
+        if (ready := not missing()) != told:
+            await rpc.set_ready(ready)
+            told = ready
+        await asyncio.sleep(READINESS_EVERY_S)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
