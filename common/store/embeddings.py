@@ -15,7 +15,7 @@ from typing import cast
 from redis.asyncio import Redis
 from torch import Tensor
 
-from common.store import codec
+from common.store import codec, scripts
 from common.store.client import embedding_key, reservation_key, store_errors
 from triptych.errors import UnavailableError
 
@@ -23,20 +23,6 @@ VALUE_TTL_S = 3600.0
 # A value of a hundred megabytes takes a quarter of a second on an idle machine.
 VALUE_TIMEOUT_S = 10.0
 _POLL_S = (0.005, 0.05)
-
-_RESERVE = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 'ready' end
-if redis.call('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2]) then return 'reserved' end
-if redis.call('GET', KEYS[2]) == ARGV[1] then
-  redis.call('PEXPIRE', KEYS[2], ARGV[2])
-  return 'reserved'
-end
-return 'busy'
-"""
-_RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
-_RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-# Only the value that was found bad: a good one may have replaced it meanwhile.
-_DISCARD = "if redis.call('GETRANGE', KEYS[1], 0, 31) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
 
 
 class Reservation(Enum):
@@ -101,13 +87,13 @@ class EmbeddingStore:
         """
         names = embedding_key(key), reservation_key(key)
         async with store_errors():
-            return Reservation(await self._redis.eval(_RESERVE, 2, *names, owner, round(ttl_s * 1000)))
+            return Reservation(await self._redis.eval(scripts.RESERVE, 2, *names, owner, round(ttl_s * 1000)))
 
     async def renew(self, owners: Mapping[str, str], ttl_s: float) -> None:
         """Prolong reservations: key to its owner. Those that have changed hands are left alone."""
         async with store_errors(), self._redis.pipeline(transaction=False) as pipe:
             for key, owner in owners.items():
-                pipe.eval(_RENEW, 1, reservation_key(key), owner, round(ttl_s * 1000))
+                pipe.eval(scripts.RENEW, 1, reservation_key(key), owner, round(ttl_s * 1000))
             await pipe.execute()
 
     async def publish(self, key: str, owner: str, tensors: Mapping[str, Tensor]) -> int:
@@ -128,7 +114,7 @@ class EmbeddingStore:
     async def release(self, key: str, owner: str) -> None:
         """End the reservation if `owner` has it; twice is harmless."""
         async with store_errors():
-            await self._redis.eval(_RELEASE, 1, reservation_key(key), owner)
+            await self._redis.eval(scripts.RELEASE, 1, reservation_key(key), owner)
 
     async def wait(self, key: str, timeout_s: float) -> bool:
         """Wait while another owner computes. False: the reservation has ended without a value, or time is over."""
@@ -152,7 +138,7 @@ class EmbeddingStore:
     async def _discard(self, key: str, value: bytes) -> None:
         self.counters.corrupt += 1
         async with store_errors():
-            await self._redis.eval(_DISCARD, 1, embedding_key(key), value[: codec.CHECKSUM_BYTES])
+            await self._redis.eval(scripts.DISCARD, 1, embedding_key(key), value[: codec.CHECKSUM_BYTES])
 
     def _count(self, hit: bool) -> None:
         self.counters.hits += hit

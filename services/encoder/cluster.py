@@ -40,7 +40,7 @@ class RayCluster:
                 self._start_own()
             else:
                 logs = self._settings.replica_logs
-                ray.init(address=self._settings.ray_address, log_to_driver=logs, logging_level="error")
+                ray.init(address=self._settings.ray_address, log_to_driver=logs, logging_level=logging.ERROR)
 
     def deploy(self) -> DeploymentHandle[Any]:
         """Run the application; its handle, once the first replicas are up. ConfigError when they do not start."""
@@ -69,7 +69,9 @@ class RayCluster:
             object_store_memory=int(self._settings.object_store),
             include_dashboard=False,
             log_to_driver=self._settings.replica_logs,
-            logging_level="error",
+            logging_level=logging.ERROR,
+            # Nobody outside this host belongs to it.
+            _node_ip_address="127.0.0.1",
             _temp_dir=str(self._directory()),
         )
 

@@ -44,7 +44,9 @@ class EncoderSettings(ServiceSettings):
     replica_grace_s: Seconds = Field(10.0, description="seconds a removed replica may finish its work")
 
     ray_address: str | None = Field(None, description="Ray cluster to join; unset: one of its own")
-    ray_directory: Path | None = Field(None, description="sockets and logs of an own cluster; unset: temporary")
+    ray_directory: Path | None = Field(
+        None, description="short path for an own cluster's sockets and logs; unset: temporary"
+    )
     object_store: ByteSize = Field(ByteSize(80 * 2**20), description="Ray's object store; embeddings never use it")
     replica_logs: bool = Field(False, description="print what replicas log")
 

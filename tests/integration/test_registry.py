@@ -11,8 +11,9 @@ from google.protobuf import json_format
 from redis.asyncio import Redis
 
 from common.store.client import WORKER_INDEX, connect, worker_key
-from common.store.directory import Directory, Entry, View
+from common.store.directory import Directory
 from common.store.registry import GONE, Registration
+from common.store.view import Entry, View
 from tests.valkey import ValkeyServer, run_valkey
 from triptych.v1.worker_pb2 import WORKER_ROLE_DECODE, WorkerInfo
 

@@ -185,7 +185,9 @@ def test_replicas_may_share_a_gpu() -> None:
     assert options["ray_actor_options"]["num_gpus"] == 0.25
 
 
-@pytest.mark.parametrize("flags", [("--replicas", "2", "--max-replicas", "1"), ("--threads", "0"), ("--nonsense", "1")])
+@pytest.mark.parametrize(
+    "flags", [("--replicas", "2", "--max-replicas", "1"), ("--threads", "0"), ("--dtype", "float8")]
+)
 def test_senseless_settings_stop_the_process(flags: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError):
         settings(*flags)

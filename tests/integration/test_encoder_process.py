@@ -1,0 +1,277 @@
+"""The encoder as a process: real Ray, real Valkey, real gRPC. Ray takes seconds to start, so tests share it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+import torch
+from redis.asyncio import Redis
+
+from common.models.tower import Tower
+from common.store.client import connect
+from common.store.directory import Directory
+from common.store.embeddings import EmbeddingStore
+from tests.checkpoints import CheckpointCache
+from tests.encoding import describe, upload
+from tests.pictures import noise
+from tests.valkey import free_port
+from triptych.channel import open_channel
+from triptych.errors import ImagesNotFoundError, InvalidArgumentError, UnavailableError
+from triptych.status import rpc_errors
+from triptych.v1 import encoder_pb2, encoder_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+START_S = 120
+pytestmark = pytest.mark.timeout(300)
+SEEDS = itertools.count(1000)
+
+
+class Encoder:
+    """`python -m services.encoder` with everything it writes in one directory."""
+
+    def __init__(self, model: Path, redis_url: str, directory: Path) -> None:
+        self.port = free_port()
+        self.log = directory / "log"
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir(parents=True)
+        environment = os.environ | {"TMPDIR": str(self.temporary), "HOME": str(directory)}
+        flags = ["--model", str(model), "--redis-url", redis_url, "--port", str(self.port)]
+        command = [sys.executable, "-m", "services.encoder", *flags]
+        with self.log.open("wb") as log:
+            self.process = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, line: str) -> None:
+        deadline = time.monotonic() + START_S
+        while line not in self.text():
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.05)
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return int(self.process.wait(START_S))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(checkpoints: CheckpointCache) -> Path:
+    return checkpoints.get("qwen2_vl")
+
+
+@pytest.fixture(scope="module")
+def tower(checkpoint: Path) -> Tower:
+    return Tower.load(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def directory() -> Iterator[Path]:
+    # Not pytest's: below it lie Ray's sockets, whose paths must be short.
+    with tempfile.TemporaryDirectory(prefix="t") as path:
+        yield Path(path)
+
+
+@pytest.fixture(scope="module")
+def encoder(checkpoint: Path, valkey_url: str, directory: Path) -> Iterator[Encoder]:
+    process = Encoder(checkpoint, valkey_url, directory / "0")
+    try:
+        process.wait_for(": ready")
+        yield process
+    finally:
+        process.close()
+
+
+@pytest.fixture
+async def redis(valkey_url: str) -> AsyncIterator[Redis]:
+    client = connect(valkey_url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture
+async def channel(encoder: Encoder) -> AsyncIterator[grpc.aio.Channel]:
+    async with open_channel(f"127.0.0.1:{encoder.port}") as channel:
+        yield channel
+
+
+async def encode(channel: grpc.aio.Channel, *images: encoder_pb2.EncodeImage) -> list[encoder_pb2.EncodeResponse]:
+    stub = encoder_pb2_grpc.EncoderServiceStub(channel)
+    with rpc_errors("encoder"):
+        return [response async for response in stub.Encode(encoder_pb2.EncodeRequest(images=images), timeout=START_S)]
+
+
+async def load(channel: grpc.aio.Channel) -> worker_pb2.GetLoadResponse:
+    return await worker_pb2_grpc.WorkerServiceStub(channel).GetLoad(worker_pb2.GetLoadRequest())
+
+
+async def idle(channel: grpc.aio.Channel) -> None:
+    async with asyncio.timeout(30):
+        while (await load(channel)) != worker_pb2.GetLoadResponse():  # noqa: ASYNC110 nothing tells us
+            await asyncio.sleep(0.05)
+
+
+async def test_an_encoded_picture_is_what_the_tower_gives(
+    channel: grpc.aio.Channel, redis: Redis, tower: Tower
+) -> None:
+    one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
+    (response,) = await encode(channel, one.message)
+    assert response.outcome == encoder_pb2.ENCODE_OUTCOME_COMPUTED
+    stored = await EmbeddingStore(redis).get(one.task.embedding_key, rows=one.task.tokens)
+    expected = tower.encode([tower.preprocess(one.image)])[0]
+    assert stored is not None and torch.equal(stored["embeddings"], expected["embeddings"])
+
+
+async def test_the_second_call_hits(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
+    one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
+    (first,), (second,) = await encode(channel, one.message), await encode(channel, one.message)
+    assert (second.outcome, second.encode_ns) == (encoder_pb2.ENCODE_OUTCOME_HIT, 0)
+    assert first.size_bytes == second.size_bytes
+
+
+async def test_calls_at_once_compute_once(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
+    one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
+    answers = await asyncio.gather(*(encode(channel, one.message) for _ in range(6)))
+    outcomes = [response.outcome for (response,) in answers]
+    assert outcomes.count(encoder_pb2.ENCODE_OUTCOME_COMPUTED) == 1
+    assert encoder_pb2.ENCODE_OUTCOME_UNSPECIFIED not in outcomes
+
+
+async def test_every_picture_of_a_call_is_answered(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
+    many = [await upload(redis, tower, noise(90, 70, seed=next(SEEDS))) for _ in range(9)]
+    responses = await encode(channel, *(one.message for one in many))
+    assert {response.embedding_key for response in responses} == {one.task.embedding_key for one in many}
+    assert await load(channel) == worker_pb2.GetLoadResponse()
+
+
+async def test_missing_bytes_are_a_typed_error_without_a_stack_trace(channel: grpc.aio.Channel, tower: Tower) -> None:
+    one = describe(tower, noise(90, 70, seed=next(SEEDS)))
+    with pytest.raises(ImagesNotFoundError) as caught:
+        await encode(channel, one.message)
+    assert caught.value.digests == (one.task.image_id,)
+    assert "Traceback" not in caught.value.message
+
+
+async def test_a_bad_field_is_named(channel: grpc.aio.Channel, tower: Tower) -> None:
+    message = describe(tower, noise(90, 70)).message
+    message.embedding_key = "x"
+    with pytest.raises(InvalidArgumentError) as caught:
+        await encode(channel, message)
+    assert caught.value.param == "images[0].embedding_key"
+
+
+async def test_cancelled_calls_leave_no_load(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
+    many = [await upload(redis, tower, noise(90, 70, seed=next(SEEDS))) for _ in range(8)]
+    calls = [asyncio.create_task(encode(channel, one.message)) for one in many]
+    await asyncio.sleep(0.01)
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+    await idle(channel)
+    assert len(await encode(channel, *(one.message for one in many))) == 8
+
+
+async def test_the_registry_says_what_it_is(encoder: Encoder, redis: Redis, tower: Tower) -> None:
+    directory = Directory(redis)
+    async with asyncio.timeout(30):
+        while not directory.workers():
+            await directory.poll()
+    (info,) = directory.workers()
+    assert (info.role, info.address) == (worker_pb2.WORKER_ROLE_ENCODER, f"127.0.0.1:{encoder.port}")
+    assert info.model_fingerprint == tower.fingerprint
+    assert info.preprocessing_fingerprint == tower.family.preprocessing_fingerprint
+    assert (info.model, info.dtype) == ("qwen2_vl", "float32")
+
+
+async def test_a_killed_replica_is_replaced(
+    encoder: Encoder, channel: grpc.aio.Channel, redis: Redis, tower: Tower
+) -> None:
+    one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
+    for child in encoder.process.children(recursive=True):
+        if "ServeReplica" in " ".join(child.cmdline()):
+            child.kill()
+    (response,) = await encode(channel, one.message)
+    assert response.outcome == encoder_pb2.ENCODE_OUTCOME_COMPUTED
+
+
+async def test_the_front_stays_without_torch(encoder: Encoder) -> None:
+    assert not any("torch" in mapped.path for mapped in encoder.process.memory_maps())
+
+
+async def test_after_drain_no_new_work_is_taken(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
+    stub = worker_pb2_grpc.WorkerServiceStub(channel)
+    await stub.Drain(worker_pb2.DrainRequest())
+    await stub.Drain(worker_pb2.DrainRequest())
+    assert (await stub.GetInfo(worker_pb2.GetInfoRequest())).info.draining
+    one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
+    with pytest.raises(UnavailableError, match="draining"):
+        await encode(channel, one.message)
+
+
+async def test_sigterm_leaves_nothing_behind(encoder: Encoder, redis: Redis) -> None:
+    processes = encoder.process.children(recursive=True)
+    assert processes
+    assert encoder.stop() == 0, encoder.text()
+    _, alive = psutil.wait_procs(processes, timeout=10)
+    assert alive == []
+    assert list(encoder.temporary.iterdir()) == []
+    assert "Traceback" not in encoder.text()
+    directory = Directory(redis)
+    await directory.poll()
+    assert directory.workers() == ()
+
+
+@pytest.fixture
+def start() -> Iterator[list[Encoder]]:
+    started: list[Encoder] = []
+    yield started
+    for process in started:
+        process.close()
+
+
+def test_a_directory_without_a_model_stops_at_once_with_a_sentence(
+    start: list[Encoder], directory: Path, valkey_url: str
+) -> None:
+    start.append(Encoder(directory, valkey_url, directory / "1"))
+    assert start[0].process.wait(START_S) == 1
+    assert start[0].text().splitlines()[-1] == f"error: the model directory {directory} has no config.json"
+
+
+def test_a_broken_checkpoint_stops_with_a_sentence_and_leaves_nothing(
+    start: list[Encoder], directory: Path, checkpoint: Path, valkey_url: str
+) -> None:
+    broken = directory / "broken"
+    broken.mkdir()
+    for file in checkpoint.iterdir():
+        if file.suffix != ".safetensors":
+            (broken / file.name).write_bytes(file.read_bytes())
+    start.append(Encoder(broken, valkey_url, directory / "2"))
+    assert start[0].process.wait(START_S) == 1
+    assert start[0].text().splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in start[0].text()
+    assert list(start[0].temporary.iterdir()) == []
+
+
+def test_it_waits_for_redis_and_can_be_stopped_meanwhile(
+    start: list[Encoder], directory: Path, checkpoint: Path
+) -> None:
+    start.append(Encoder(checkpoint, f"redis://127.0.0.1:{free_port()}/0", directory / "3"))
+    start[0].wait_for("waiting for Redis")
+    assert start[0].stop() == 0
