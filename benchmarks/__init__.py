@@ -1,0 +1,1 @@
+"""Measurements and tables that the documentation quotes."""
