@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.e2e.up_process import run_command
+from tests.e2e.up_process import START_TIMEOUT_S, run_command
 from triptych.cli.cluster import LocalCluster
 from triptych.cli.demo import Outcome, ask
 from triptych.cli.plan import ClusterOptions, default_model
@@ -24,7 +24,7 @@ def outcomes() -> Iterator[list[Outcome]]:
 
 def test_the_command_succeeds_and_shows_every_question() -> None:
     with run_command("demo") as command:
-        status = command.wait()
+        status = command.wait(START_TIMEOUT_S)
     output = "\n".join(command.lines)
     assert status == 0, output
     assert all(turn.text in output for conversation in load_script() for turn in conversation.turns)

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from tests.e2e.up_process import Command, run_command
+from tests.e2e.up_process import START_TIMEOUT_S, Command, run_command
 from triptych import Client, Image
 from triptych.cli.script import FOLDER
 
@@ -49,7 +49,7 @@ def test_a_part_that_cannot_start_is_named_with_its_last_words() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         with run_command("up", "--quiet", "--grpc-port", port, "--http-port", "0") as command:
-            assert command.wait() == 1
+            assert command.wait(START_TIMEOUT_S) == 1
     output = "\n".join(command.lines)
     assert "router ended with status" in output and "cannot listen" in output
 

@@ -51,9 +51,9 @@ class Command:
         self.process.send_signal(number)
         return self.wait()
 
-    def wait(self) -> int:
+    def wait(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """The exit status."""
-        status = self.process.wait(STOP_TIMEOUT_S)
+        status = self.process.wait(timeout_s)
         self._reader.join()
         return status
 

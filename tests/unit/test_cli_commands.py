@@ -94,7 +94,7 @@ def test_an_unasked_question_fails_the_demo() -> None:
 
 
 def test_the_table_names_conversation_picture_and_verdict(address: str) -> None:
-    console = Console(width=140)
+    console = Console(width=160)
     with console.capture() as capture:
         console.print(to_table(outcomes(address, RIGHT, WRONG)))
     assert all(text in capture.get() for text in ("two turns", "a.png", "a red circle ✓", "✗ a blue star"))

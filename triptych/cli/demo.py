@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -21,7 +22,7 @@ from triptych.errors import FailedPreconditionError
 from triptych.messages import Message, assistant, user
 
 MAX_TOKENS = 48
-TABLE_WIDTH = 140
+TABLE_WIDTH = 160
 
 
 @dataclass(frozen=True)
@@ -72,17 +73,12 @@ def check(outcomes: list[Outcome], expected: int) -> None:
 
 def to_table(outcomes: list[Outcome]) -> Table:
     """One row a question: answer, what was encoded, what was reused, and how long the first token took."""
-    table = Table(title="Triptych demo", title_justify="left")
-    for heading in ("question", "pictures", "answer"):
+    table = Table(box=box.SIMPLE)
+    for heading in ("what", "pictures", "question", "answer"):
         table.add_column(heading)
-    for heading in ("prompt tokens", "visual", "encoded", "reused", "first token", "total"):
-        table.add_column(heading, justify="right")
-    title = ""
+    for heading in ("tokens", "visual", "encoded", "reused", "first token", "total"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for outcome in outcomes:
-        if outcome.title != title:
-            table.add_section()
-            table.add_row(f"[dim]{outcome.title}[/dim]")
-            title = outcome.title
         table.add_row(*_cells(outcome))
     return table
 
@@ -92,8 +88,9 @@ def _cells(outcome: Outcome) -> list[str]:
     mark = "[green]✓[/green]" if outcome.right else f"[red]✗ {outcome.turn.answer}[/red]"
     counts = (usage.prompt_tokens, usage.visual_tokens, usage.embedding_misses, usage.embedding_hits)
     return [
-        outcome.turn.text,
+        outcome.title,
         " ".join(outcome.turn.pictures),
+        outcome.turn.text,
         f"{outcome.answer.text.strip()} {mark}",
         *map(str, counts),
         f"{times.first_token_ns / 1e6:.0f} ms",

@@ -13,13 +13,15 @@ from triptych.cli.cluster import LocalCluster
 from triptych.cli.output import Reporter
 from triptych.cli.plan import ClusterOptions
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
 def interrupted_by_signals(cluster: LocalCluster) -> Iterator[None]:
     """While inside, Ctrl-C, SIGTERM and a closed terminal interrupt the cluster and raise nothing."""
-    before = {number: signal.signal(number, lambda *_: cluster.interrupt()) for number in SIGNALS}
+    # nohup ignores SIGHUP on purpose.
+    hangup = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    before = {number: signal.signal(number, lambda *_: cluster.interrupt()) for number in (*SIGNALS, *hangup)}
     try:
         yield
     finally:
