@@ -15,10 +15,13 @@ from transformers import AutoConfig
 from common.families import load_family
 from common.store.client import connect
 from common.store.embeddings import EmbeddingStore
+from common.worker.process import WorkerProcess
 from services.decode import __main__ as decode_main
 from services.decode.settings import DecodeSettings
 from services.prefill import __main__ as prefill_main
 from services.prefill.settings import PrefillSettings
+from services.worker import __main__ as combined_main
+from services.worker.settings import CombinedSettings
 from triptych.channel import open_channel
 from triptych.status import rpc_errors
 from triptych.v1 import (
@@ -138,18 +141,34 @@ async def running_pair(
     prefill: Mapping[str, object] | None = None,
     decode: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Pair]:
-    """Both workers; `prefill` and `decode` are further settings."""
+    """Both workers, apart; `prefill` and `decode` are further settings."""
     common = {"model": model, "redis_url": redis_url, "blocks": 256, "drain_grace_s": 1.0}
     workers = [
         prefill_main.build(PrefillSettings.model_validate({**common, **(prefill or {})})),
         decode_main.build(DecodeSettings.model_validate({**common, **(decode or {})})),
     ]
-    channels = []
+    async with running(workers) as channels:
+        yield Pair(model, redis_url, *channels)
+
+
+@asynccontextmanager
+async def running_combined(model: Path, redis_url: str, **settings: object) -> AsyncIterator[Pair]:
+    """One worker that serves both stages on one pool."""
+    common = {"model": model, "redis_url": redis_url, "blocks": 256, "drain_grace_s": 1.0}
+    worker = combined_main.build(CombinedSettings.model_validate({**common, **settings}))
+    async with running([worker]) as (channel,):
+        yield Pair(model, redis_url, channel, channel)
+
+
+@asynccontextmanager
+async def running(workers: Sequence[WorkerProcess]) -> AsyncIterator[list[grpc.aio.Channel]]:
+    """Started workers and a channel to each."""
+    channels: list[grpc.aio.Channel] = []
     try:
         for worker in workers:
             await worker.start()
             channels.append(open_channel(worker.address))
-        yield Pair(model, redis_url, *channels)
+        yield channels
     finally:
         for channel in channels:
             await channel.close()

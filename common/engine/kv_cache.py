@@ -54,6 +54,17 @@ class KvCache:
         host: memoryview = chosen.flatten().cpu().numpy().data
         return host
 
+    def export_into(self, layer: int, blocks: Sequence[int], out: memoryview) -> None:
+        """As `export`, into writable memory of exactly that size."""
+        self._check(blocks)
+        rows = np.frombuffer(out, dtype=np.uint8).reshape(len(blocks), self.layout.bytes_per_layer_block)
+        if self.device.type == "cpu":
+            # Blocks are checked; "clip" is what makes numpy write to `out` directly.
+            np.take(self._host_rows(layer), list(blocks), axis=0, out=rows, mode="clip")
+            return
+        index = torch.tensor(blocks, dtype=torch.int64, device=self.device)
+        torch.from_numpy(rows).copy_(self._bytes[layer].index_select(0, index))
+
     def load(self, layer: int, blocks: Sequence[int], buffer: bytes | bytearray | memoryview) -> None:
         """Overwrite blocks of one layer with bytes that `export` gave, here or on another worker of the same layout.
 

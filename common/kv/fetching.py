@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 import grpc
 
 from common.engine.kv_cache import KvCache
 from common.engine.prefix_cache import PrefixCache
-from common.kv.wire import Slab, cut, layout_to_proto, slab_of, to_chunk, write_chunk
-from triptych.errors import InvalidArgumentError, UnavailableError
+from common.kv.frames import FetchFrame, Frame, decode_fetch
+from common.kv.links import NAME, stream_errors
+from common.kv.wire import Slab, checksum, cut, layout_to_proto, read_slab, slab_of, write_slab
+from triptych.errors import InternalError, InvalidArgumentError, UnavailableError
 from triptych.status import rpc_errors
 from triptych.v1 import kv_pb2, kv_pb2_grpc
 
+LEASE_S = 30.0
+"""Blocks of a fetch whose peer does not take the next chunk for as long are let go."""
+
 
 async def stream_blocks(
-    hashes: Sequence[bytes], prefix: PrefixCache, cache: KvCache
-) -> AsyncIterator[kv_pb2.FetchResponse]:
-    """The serving end. The blocks are held until the stream ends, however it ends."""
+    hashes: Sequence[bytes], prefix: PrefixCache, cache: KvCache, lease_s: float = LEASE_S
+) -> AsyncGenerator[FetchFrame, None]:
+    """The serving end. The blocks are held until the stream ends, however it ends.
+
+    The task that runs it is cancelled when a frame is not taken within the lease, `lease_s` seconds.
+    """
+    expire = _cancel_current_task()
     blocks = prefix.match(hashes)
     prefix.share(blocks)
+    loop = asyncio.get_running_loop()
+    lease = loop.call_later(lease_s, expire)
     try:
-        yield kv_pb2.FetchResponse(found=kv_pb2.HaveResponse(num_blocks=len(blocks)))
+        yield Frame(kv_pb2.FetchResponse(found=kv_pb2.HaveResponse(num_blocks=len(blocks))))
         for slab in cut(Slab(0, cache.layout.layers, 0, len(blocks)), cache.layout):
-            yield kv_pb2.FetchResponse(chunk=to_chunk(slab, cache, blocks[slab.first_block : slab.end_block]))
+            lease.cancel()
+            lease = loop.call_later(lease_s, expire)
+            yield _frame(slab, cache, blocks[slab.first_block : slab.end_block])
     finally:
+        lease.cancel()
         prefix.free(blocks)
 
 
@@ -42,17 +57,19 @@ async def fetch_blocks(
 
     Raises what the peer raises, or UnavailableError; the blocks then hold nothing of use.
     """
-    request = kv_pb2.FetchRequest(block_hashes=hashes, layout=layout_to_proto(cache.layout))
-    call = kv_pb2_grpc.KvServiceStub(channel).Fetch(request)
+    method = channel.unary_stream(
+        f"/{NAME}/Fetch", request_serializer=kv_pb2.FetchRequest.SerializeToString, response_deserializer=decode_fetch
+    )
+    call = method(kv_pb2.FetchRequest(block_hashes=hashes, layout=layout_to_proto(cache.layout)))
     found = missing = 0
     try:
-        with rpc_errors():
-            async for message in call:
-                if message.WhichOneof("message") == "found":
-                    found = min(message.found.num_blocks, len(blocks))
+        with stream_errors("a peer's KV"):
+            async for frame in call:
+                if frame.kind == "found":
+                    found = min(frame.message.found.num_blocks, len(blocks))
                     missing = found * cache.layout.layers
                 else:
-                    missing -= _store(message.chunk, cache, blocks[:found])
+                    missing -= _store(frame, cache, blocks[:found])
     finally:
         call.cancel()
     if missing:
@@ -60,9 +77,33 @@ async def fetch_blocks(
     return found
 
 
-def _store(chunk: kv_pb2.KvChunk, cache: KvCache, blocks: Sequence[int]) -> int:
-    slab = slab_of(chunk)
+def _cancel_current_task() -> Callable[[], object]:
+    task = asyncio.current_task()
+    if task is None:
+        raise InternalError("KV blocks are streamed outside a task")
+    return task.cancel
+
+
+def _frame(slab: Slab, cache: KvCache, blocks: Sequence[int]) -> FetchFrame:
+    data = memoryview(bytearray(slab.size_bytes(cache.layout)))
+    read_slab(slab, cache, blocks, data)
+    chunk = kv_pb2.KvChunk(
+        first_block=slab.first_block,
+        num_blocks=slab.num_blocks,
+        first_layer=slab.first_layer,
+        num_layers=slab.num_layers,
+        crc32=checksum(data),
+    )
+    return Frame(kv_pb2.FetchResponse(chunk=chunk), (data,))
+
+
+def _store(frame: FetchFrame, cache: KvCache, blocks: Sequence[int]) -> int:
+    slab = slab_of(frame.message.chunk)
     if slab.end_block > len(blocks) or slab.first_layer + slab.num_layers > cache.layout.layers:
         raise InvalidArgumentError(f"a peer sent {slab}, which was not asked for", param="chunk")
-    write_chunk(chunk, cache, blocks[slab.first_block : slab.end_block])
+    data = memoryview(b"".join(frame.payload)) if len(frame.payload) != 1 else memoryview(frame.payload[0])
+    expected = slab.size_bytes(cache.layout)
+    if len(data) != expected or checksum(data) != frame.message.chunk.crc32:
+        raise UnavailableError(f"a fetched KV chunk is damaged: {len(data)} of {expected} bytes")
+    write_slab(slab, data, cache, blocks[slab.first_block : slab.end_block])
     return slab.num_blocks * slab.num_layers

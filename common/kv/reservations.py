@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import secrets
+from collections import OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.kv.wire import Slab
+from common.kv.wire import Slab, joined
 from triptych.errors import FailedPreconditionError, InvalidArgumentError
+
+INVALID = "the KV ticket is not valid (unknown, used, cancelled or expired)"
 
 
 @dataclass(slots=True)
@@ -17,6 +21,7 @@ class Reservation:
     """`blocks` of the pool, to be filled in `num_layers` layers before `expires_at` (monotonic seconds).
 
     They stand for blocks `first_block`, `first_block + 1`, ... of a prompt, whose earlier ones are there already.
+    `transfer_id` names the one transfer that may fill them now.
     """
 
     id: str
@@ -24,6 +29,7 @@ class Reservation:
     first_block: int
     num_layers: int
     expires_at: float
+    transfer_id: str = ""
     _filled: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -38,6 +44,10 @@ class Reservation:
     def missing(self) -> int:
         """(layer, block) cells that have not arrived."""
         return int(self._filled.size - self._filled.sum())
+
+    def missing_slabs(self) -> list[Slab]:
+        """The missing cells, as few slabs where they are regular."""
+        return joined(slab for layer in range(self.num_layers) for slab in self._missing_in(layer))
 
     def targets(self, slab: Slab) -> list[int]:
         """Pool blocks that `slab` names. InvalidArgumentError when it reaches outside the reservation."""
@@ -55,35 +65,54 @@ class Reservation:
         layers = slice(slab.first_layer, slab.first_layer + slab.num_layers)
         self._filled[layers, slab.first_block - self.first_block : slab.end_block - self.first_block] = True
 
+    def _missing_in(self, layer: int) -> Iterator[Slab]:
+        edges = np.flatnonzero(np.diff(~self._filled[layer], prepend=False, append=False)).tolist()
+        for begin, end in zip(edges[::2], edges[1::2], strict=True):
+            yield Slab(layer, 1, self.first_block + begin, end - begin)
+
 
 class Reservations:
-    """The open reservations of one worker. An id is random and never issued twice, so an old ticket finds nothing."""
+    """The open reservations of one worker. An id is random and never issued twice, so an old ticket finds nothing.
+
+    A delivered transfer is remembered for one lifetime, for senders whose acknowledgement was lost.
+    """
 
     def __init__(self, num_layers: int, ttl_s: float) -> None:
         self._num_layers = num_layers
-        self._ttl_s = ttl_s
+        self.ttl_s = ttl_s
         self._open: dict[str, Reservation] = {}
+        # In order of time, oldest first: expiry only ever looks at the front.
+        self._delivered: OrderedDict[tuple[str, str], float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def open(self, blocks: list[int], first_block: int, now: float) -> Reservation:
         """Lease `blocks` until `now` plus the lifetime; each arriving chunk renews it."""
-        expires_at = now + self._ttl_s
+        expires_at = now + self.ttl_s
         reservation = Reservation(secrets.token_hex(16), tuple(blocks), first_block, self._num_layers, expires_at)
         self._open[reservation.id] = reservation
         return reservation
 
-    def require(self, reservation_id: str, now: float) -> Reservation:
-        """The open reservation of that id, or FailedPreconditionError: unknown, used, cancelled and expired are one."""
-        reservation = self._open.get(reservation_id)
-        if reservation is None or reservation.expires_at <= now:
-            raise FailedPreconditionError("the KV ticket is not valid (unknown, used, cancelled or expired)")
+    def claim(self, reservation_id: str, transfer_id: str, now: float) -> Reservation:
+        """Let a transfer fill a reservation; an earlier one no longer may. Raises as `require`."""
+        reservation = self._find(reservation_id, now)
+        reservation.transfer_id = transfer_id
+        return reservation
+
+    def require(self, reservation_id: str, transfer_id: str, now: float) -> Reservation:
+        """The open reservation of that id, if that transfer may fill it.
+
+        FailedPreconditionError: unknown, used, cancelled and expired are one.
+        """
+        reservation = self._find(reservation_id, now)
+        if reservation.transfer_id != transfer_id:
+            raise FailedPreconditionError("a newer transfer fills this reservation")
         return reservation
 
     def renew(self, reservation: Reservation, now: float) -> None:
         """Start the lifetime again."""
-        reservation.expires_at = now + self._ttl_s
+        reservation.expires_at = now + self.ttl_s
 
     def expired(self, now: float) -> list[Reservation]:
         """Open reservations whose lifetime is over; the owner closes them."""
@@ -92,3 +121,20 @@ class Reservations:
     def close(self, reservation_id: str) -> None:
         """End a lease, for whatever reason; idempotent."""
         self._open.pop(reservation_id, None)
+
+    def deliver(self, reservation: Reservation, now: float) -> None:
+        """End a lease because its blocks are filled, and remember the transfer."""
+        self.close(reservation.id)
+        while self._delivered and next(iter(self._delivered.values())) <= now:
+            self._delivered.popitem(last=False)
+        self._delivered[reservation.id, reservation.transfer_id] = now + self.ttl_s
+
+    def was_delivered(self, reservation_id: str, transfer_id: str, now: float) -> bool:
+        """True if this very transfer has filled the reservation, not long ago."""
+        return self._delivered.get((reservation_id, transfer_id), now) > now
+
+    def _find(self, reservation_id: str, now: float) -> Reservation:
+        reservation = self._open.get(reservation_id)
+        if reservation is None or reservation.expires_at <= now:
+            raise FailedPreconditionError(INVALID)
+        return reservation

@@ -11,6 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from common.store.scripts import PREFIX
 from triptych.errors import ConfigError, UnavailableError
 
 TIMEOUT_S = 2.0
@@ -37,12 +38,17 @@ def blob_key(scope: str, image_id: str) -> str:
 
 def embedding_key(key: str) -> str:
     """Value of an embedding; the scope is already in its key."""
-    return f"triptych:embedding:{{{key}}}:value"
+    return f"{PREFIX}value:{key}"
 
 
 def reservation_key(key: str) -> str:
     """Owner that is computing an embedding."""
-    return f"triptych:embedding:{{{key}}}:owner"
+    return f"{PREFIX}owner:{key}"
+
+
+def lease_key(key: str) -> str:
+    """Requests that need an embedding now."""
+    return f"{PREFIX}lease:{key}"
 
 
 def connect(url: str) -> Redis:

@@ -1,28 +1,29 @@
 """Embeddings by key: reserved by one owner while they are computed, then ready for everybody.
 
-States of a key: absent -> reserved (an owner, expiring) -> ready (a value, expiring).
-One command makes a value visible, so nobody sees half of it.
+States of a key: absent -> reserved (an owner, expiring) -> ready (a value, expiring) -> evicted, expired or discarded.
+Each step is one script or one transaction, so nobody sees half of it, and the budget holds at every moment.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
-from typing import cast
+from typing import Any, cast
 
 from redis.asyncio import Redis
 from torch import Tensor
 
 from common.store import codec, scripts
-from common.store.client import embedding_key, reservation_key, store_errors
+from common.store.budget import Account, Budget, StoreCounters
+from common.store.client import embedding_key, lease_key, reservation_key, store_errors
 from triptych.errors import UnavailableError
 
 VALUE_TTL_S = 3600.0
 # A value of a hundred megabytes takes a quarter of a second on an idle machine.
 VALUE_TIMEOUT_S = 10.0
 _POLL_S = (0.005, 0.05)
+_STAGED_MS = 60_000
 
 
 class Reservation(Enum):
@@ -33,28 +34,28 @@ class Reservation(Enum):
     BUSY = b"busy"
 
 
-@dataclass
-class StoreCounters:
-    """What happened in this process so far."""
-
-    hits: int = 0
-    misses: int = 0
-    corrupt: int = 0
-    write_errors: int = 0
-
-
 class EmbeddingStore:
-    """Every method raises UnavailableError while Redis does not work, and nothing else about Redis."""
+    """Every method raises UnavailableError while Redis does not work, and nothing else about Redis.
 
-    def __init__(self, redis: Redis, ttl_s: float = VALUE_TTL_S) -> None:
+    `request` names a request that needs the embedding: it gets a lease with the answer that the value is ready, and
+    loses it when it has read the rows, or after the budget's `lease_s`. Without a request there is no lease.
+    """
+
+    def __init__(self, redis: Redis, ttl_s: float = VALUE_TTL_S, budget: Budget | None = None) -> None:
         self._redis = redis
         self._ttl_ms = round(ttl_s * 1000)
+        self._budget = budget or Budget()
         self.counters = StoreCounters()
 
-    async def get(self, key: str, rows: int | None = None) -> dict[str, Tensor] | None:
-        """The tensors, on the CPU, or None. A bad value, or one of not `rows` rows, is counted, deleted and a miss."""
-        async with store_errors(VALUE_TIMEOUT_S):
-            value = cast(bytes | None, await self._redis.getex(embedding_key(key), px=self._ttl_ms))
+    async def get(self, key: str, rows: int | None = None, request: str = "") -> dict[str, Tensor] | None:
+        """The tensors, on the CPU, or None; ends the lease of `request`.
+
+        A bad value, or one of not `rows` rows, is counted, deleted and a miss.
+        """
+        async with store_errors(VALUE_TIMEOUT_S), self._redis.pipeline(transaction=True) as pipe:
+            pipe.get(embedding_key(key))
+            self._eval(pipe, scripts.TOUCH, key, self._ttl_ms, request)
+            value, _ = await pipe.execute()
         try:
             tensors = None if value is None else await asyncio.to_thread(codec.unpack, key, value, rows)
         except codec.BadValueError:
@@ -65,12 +66,11 @@ class EmbeddingStore:
 
     async def size(self, key: str, rows: int | None = None) -> int | None:
         """Bytes of the ready value, or None, judged by its head only; a bad one is counted, deleted and a miss."""
-        name = embedding_key(key)
         async with store_errors(), self._redis.pipeline(transaction=True) as pipe:
-            pipe.getrange(name, 0, codec.HEAD_BYTES - 1)
-            pipe.strlen(name)
-            pipe.pexpire(name, self._ttl_ms)
-            head, size, there = await pipe.execute()
+            pipe.getrange(embedding_key(key), 0, codec.HEAD_BYTES - 1)
+            pipe.exists(embedding_key(key))
+            self._eval(pipe, scripts.TOUCH, key, self._ttl_ms, "")
+            head, there, size = await pipe.execute()
         try:
             if there:
                 codec.check_head(key, head, size, rows)
@@ -78,16 +78,18 @@ class EmbeddingStore:
             await self._discard(key, head)
             there = False
         self._count(bool(there))
-        return size if there else None
+        return int(size) if there else None
 
-    async def reserve(self, key: str, owner: str, ttl_s: float) -> Reservation:
+    async def reserve(self, key: str, owner: str, ttl_s: float, request: str = "") -> Reservation:
         """Ask to compute `key`. RESERVED: the caller must publish or release, and renew before `ttl_s` is over.
 
         `owner` is unique per attempt. A dead owner is forgotten after its `ttl_s`, and the next caller takes over.
+        READY: `request` has a lease.
         """
-        names = embedding_key(key), reservation_key(key)
+        arguments = owner, round(ttl_s * 1000), request, self._budget.lease_ms
         async with store_errors():
-            return Reservation(await self._redis.eval(scripts.RESERVE, 2, *names, owner, round(ttl_s * 1000)))
+            answer = await self._eval(self._redis, scripts.RESERVE, key, *arguments, more=(reservation_key(key),))
+        return Reservation(answer)
 
     async def renew(self, owners: Mapping[str, str], ttl_s: float) -> None:
         """Prolong reservations: key to its owner. Those that have changed hands are left alone."""
@@ -96,28 +98,50 @@ class EmbeddingStore:
                 pipe.eval(scripts.RENEW, 1, reservation_key(key), owner, round(ttl_s * 1000))
             await pipe.execute()
 
-    async def publish(self, key: str, owner: str, tensors: Mapping[str, Tensor]) -> int:
-        """Make the value ready and end the reservation; returns its bytes.
-
-        Works without a reservation, too: two computations of one key give the same value, so the last may win.
-        """
+    async def publish(self, key: str, owner: str, tensors: Mapping[str, Tensor], request: str = "") -> int:
+        """`put` of tensors; the bytes stored, 0 when there was no room."""
         value = await asyncio.to_thread(codec.pack, key, tensors)
+        return len(value) if await self.put(key, owner, value, request) else 0
+
+    async def put(self, key: str, owner: str, value: bytes, request: str = "") -> bool:
+        """Make a packed value ready, lease it to `request`, end the reservation; evicts others as far as it must.
+
+        False when there is no room: larger than the budget, or all the rest is leased. Works without a reservation,
+        too: two computations of one key give the same value, so the last may win.
+        """
+        if len(value) > self._budget.max_bytes:
+            self.counters.refused += 1
+            await self.release(key, owner)
+            return False
         try:
             async with store_errors(VALUE_TIMEOUT_S):
-                await self._redis.set(embedding_key(key), value, px=self._ttl_ms)
+                stored, evicted, total = await self._write(key, owner, value, request)
         except UnavailableError:
             self.counters.write_errors += 1
             raise
-        await self.release(key, owner)
-        return len(value)
+        self.counters.refused += not stored
+        self.counters.evictions += evicted
+        self.counters.bytes = total
+        return bool(stored)
 
     async def release(self, key: str, owner: str) -> None:
         """End the reservation if `owner` has it; twice is harmless."""
         async with store_errors():
             await self._redis.eval(scripts.RELEASE, 1, reservation_key(key), owner)
 
+    async def unlease(self, key: str, request: str) -> None:
+        """End the lease of a request that will not read the value; twice is harmless."""
+        async with store_errors():
+            await self._redis.zrem(lease_key(key), request)
+
+    async def account(self) -> Account:
+        """What the store holds now."""
+        async with store_errors():
+            return Account(*await self._eval(self._redis, scripts.ACCOUNT, ""))
+
     async def wait(self, key: str, timeout_s: float) -> bool:
         """Wait while another owner computes. False: the reservation has ended without a value, or time is over."""
+        self.counters.waits += 1
         pause = _POLL_S[0]
         end = asyncio.get_running_loop().time() + timeout_s
         while asyncio.get_running_loop().time() < end:
@@ -135,10 +159,26 @@ class EmbeddingStore:
             ready, busy = await pipe.execute()
         return bool(ready), bool(busy)
 
+    async def _write(self, key: str, owner: str, value: bytes, request: str) -> tuple[int, int, int]:
+        # A plain SET beside the script: as its argument, a large value would be copied twice more.
+        staged = f"{scripts.PREFIX}staged:{owner}"
+        budget = self._budget
+        arguments = owner, self._ttl_ms, budget.max_bytes, int(budget.policy == "refcount"), request, budget.lease_ms
+        async with self._redis.pipeline(transaction=True) as pipe:
+            pipe.set(staged, value, px=_STAGED_MS)
+            self._eval(pipe, scripts.COMMIT, key, *arguments, more=(reservation_key(key), staged))
+            return cast(tuple[int, int, int], (await pipe.execute())[1])
+
     async def _discard(self, key: str, value: bytes) -> None:
         self.counters.corrupt += 1
         async with store_errors():
-            await self._redis.eval(scripts.DISCARD, 1, embedding_key(key), value[: codec.CHECKSUM_BYTES])
+            await self._eval(self._redis, scripts.DISCARD, key, value[: codec.CHECKSUM_BYTES])
+
+    def _eval(
+        self, redis: Redis, script: str, key: str, *arguments: str | bytes | int, more: tuple[str, ...] = ()
+    ) -> Any:
+        names = (f"{scripts.PREFIX}recency", f"{scripts.PREFIX}sizes", embedding_key(key), *more)
+        return redis.eval(script, len(names), *names, key, *arguments)
 
     def _count(self, hit: bool) -> None:
         self.counters.hits += hit

@@ -1,17 +1,156 @@
-"""Lua for what Redis must do in one step: a reservation belongs to its owner and to nobody else."""
+"""Lua for what Redis must do in one step. `@` stands for the prefix of all keys of the embedding store.
+
+All of them share one hash tag, so that a byte budget can be kept: what is accounted together must lie in one slot. In a
+cluster all embeddings are therefore on one node; entries that a script evicts are in the slot of its declared keys.
+
+Every script begins with KEYS recency (sorted set: key -> microsecond of its last use), sizes (hash: key -> bytes, and
+their `total`) and value, and ARGV key.
+"""
 
 from __future__ import annotations
 
-RESERVE = """
-if redis.call('EXISTS', KEYS[1]) == 1 then return 'ready' end
-if redis.call('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2]) then return 'reserved' end
-if redis.call('GET', KEYS[2]) == ARGV[1] then
-  redis.call('PEXPIRE', KEYS[2], ARGV[2])
+PREFIX = "triptych:{embeddings}:"
+
+_COMMON = """
+local recency, sizes, value, key = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
+local function now()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+local function live(name, ttl_ms)
+  if redis.call('PTTL', name) < tonumber(ttl_ms) then redis.call('PEXPIRE', name, ttl_ms) end
+end
+local function total() return tonumber(redis.call('HGET', sizes, 'total') or '0') end
+local function forget(name)
+  local size = redis.call('HGET', sizes, name)
+  if size then redis.call('HINCRBY', sizes, 'total', -size) end
+  redis.call('HDEL', sizes, name)
+  redis.call('ZREM', recency, name)
+end
+local function enter(name, size, ttl_ms)
+  if tonumber(redis.call('HGET', sizes, name)) ~= size then
+    forget(name)
+    redis.call('HSET', sizes, name, size)
+    redis.call('HINCRBY', sizes, 'total', size)
+  end
+  redis.call('ZADD', recency, now(), name)
+  live(recency, ttl_ms)
+  live(sizes, ttl_ms)
+end
+local function lease(request, ttl_ms)
+  if request == '' then return end
+  local name = '@lease:' .. key
+  redis.call('ZADD', name, now() + ttl_ms * 1000, request)
+  live(name, ttl_ms)
+end
+local function leased(name)
+  redis.call('ZREMRANGEBYSCORE', '@lease:' .. name, '-inf', now())
+  return redis.call('EXISTS', '@lease:' .. name) == 1
+end
+-- Entries whose value has expired: all lives are renewed with the last use, so they are the oldest.
+local function purge()
+  local oldest = redis.call('ZRANGE', recency, 0, 0)[1]
+  while oldest and redis.call('EXISTS', '@value:' .. oldest) == 0 do
+    forget(oldest)
+    oldest = redis.call('ZRANGE', recency, 0, 0)[1]
+  end
+end
+-- A server that evicts by itself may take one of the two indexes: what is left is counted anew.
+local function heal()
+  if redis.call('ZCARD', recency) == math.max(redis.call('HLEN', sizes) - 1, 0) then return end
+  for _, name in ipairs(redis.call('HKEYS', sizes)) do
+    if name ~= 'total' then redis.call('ZADD', recency, 'NX', 0, name) end
+  end
+  local sum, ttl_ms = 0, math.max(redis.call('PTTL', recency), redis.call('PTTL', sizes))
+  redis.call('DEL', sizes)
+  for _, name in ipairs(redis.call('ZRANGE', recency, 0, -1)) do
+    local size = redis.call('STRLEN', '@value:' .. name)
+    if size == 0 then redis.call('ZREM', recency, name) else redis.call('HSET', sizes, name, size) end
+    sum = sum + size
+  end
+  redis.call('HSET', sizes, 'total', sum)
+  live(sizes, ttl_ms)
+  live(recency, ttl_ms)
+end
+"""
+
+
+def _script(body: str) -> str:
+    return (_COMMON + body).replace("@", PREFIX)
+
+
+# KEYS: owner; ARGV: owner, its life in ms, request, its lease in ms.
+RESERVE = _script("""
+if redis.call('EXISTS', value) == 1 then
+  lease(ARGV[4], ARGV[5])
+  return 'ready'
+end
+if redis.call('SET', KEYS[4], ARGV[2], 'NX', 'PX', ARGV[3]) then return 'reserved' end
+if redis.call('GET', KEYS[4]) == ARGV[2] then
+  redis.call('PEXPIRE', KEYS[4], ARGV[3])
   return 'reserved'
 end
 return 'busy'
-"""
+""")
+# KEYS: owner, staged; ARGV: owner, life in ms, budget, whether leased entries stay, request, its lease in ms.
+# Nothing is evicted in vain: first the victims are found, and they go only if that makes enough room.
+COMMIT = _script("""
+local size, budget = redis.call('STRLEN', KEYS[5]), tonumber(ARGV[4])
+heal()
+purge()
+redis.call('DEL', value)
+forget(key)
+local victims, free, at = {}, budget - total(), 0
+while free < size do
+  local name = redis.call('ZRANGE', recency, at, at)[1]
+  if not name then break end
+  if ARGV[5] ~= '1' or not leased(name) then
+    victims[#victims + 1] = name
+    free = free + tonumber(redis.call('HGET', sizes, name))
+  end
+  at = at + 1
+end
+local stored, evicted = 0, 0
+if free >= size then
+  for _, name in ipairs(victims) do
+    evicted = evicted + redis.call('DEL', '@value:' .. name)
+    forget(name)
+  end
+  redis.call('RENAME', KEYS[5], value)
+  redis.call('PEXPIRE', value, ARGV[3])
+  enter(key, size, ARGV[3])
+  lease(ARGV[6], ARGV[7])
+  stored = 1
+else
+  redis.call('DEL', KEYS[5])
+end
+if redis.call('GET', KEYS[4]) == ARGV[2] then redis.call('DEL', KEYS[4]) end
+return {stored, evicted, total()}
+""")
+# ARGV: life in ms, request whose lease ends (or ''). The bytes of the value, 0 when it is not there.
+TOUCH = _script("""
+local size = redis.call('STRLEN', value)
+if ARGV[3] ~= '' then redis.call('ZREM', '@lease:' .. key, ARGV[3]) end
+if size == 0 then
+  forget(key)
+  return 0
+end
+redis.call('PEXPIRE', value, ARGV[2])
+enter(key, size, ARGV[2])
+return size
+""")
+# ARGV: checksum. Only the value that was found bad: a good one may have replaced it meanwhile.
+DISCARD = _script("""
+if redis.call('GETRANGE', value, 0, 31) ~= ARGV[2] then return 0 end
+forget(key)
+return redis.call('DEL', value)
+""")
+# Entries and bytes.
+ACCOUNT = _script("""
+heal()
+purge()
+return {redis.call('ZCARD', recency), total()}
+""")
+# A reservation belongs to its owner and to nobody else. KEYS: owner; ARGV: owner, life in ms.
 RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
 RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
-# Only the value that was found bad: a good one may have replaced it meanwhile.
-DISCARD = "if redis.call('GETRANGE', KEYS[1], 0, 31) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"

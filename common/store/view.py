@@ -68,10 +68,11 @@ class View:
                 del self._seen[name]
 
     def _live(self) -> tuple[WorkerInfo, ...]:
-        # A restarted process may listen where its killed predecessor did: the latest heartbeat owns the address.
-        newest: dict[str, _Seen] = {}
+        # A restarted process may listen where its killed predecessor did: the latest heartbeat owns the address. A
+        # process of several stages has an entry for each of its roles.
+        newest: dict[tuple[str, int], _Seen] = {}
         for seen in sorted(self._seen.values(), key=lambda seen: seen.expires_ms):
-            newest[seen.info.address] = seen
+            newest[seen.info.address, seen.info.role] = seen
         return tuple(sorted((seen.info for seen in newest.values()), key=lambda info: info.instance_id))
 
 

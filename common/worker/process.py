@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from common.kv.wire import layout_to_proto
 from common.rpc.channels import Channels
@@ -36,6 +36,9 @@ class Stage(Protocol):
     def load(self) -> worker_pb2.GetLoadResponse:
         """Requests, tokens and preemptions, now."""
 
+    def describe(self, info: worker_pb2.WorkerInfo) -> None:
+        """Complete the worker's description with what this stage holds."""
+
     async def close(self) -> None:
         """Stop the engine; running requests have ended or been cancelled."""
 
@@ -58,7 +61,7 @@ class Site:
         await self.redis.aclose()
 
 
-Role = worker_pb2.WorkerRole.ValueType
+Role: TypeAlias = "worker_pb2.WorkerRole.ValueType"
 Stages = Mapping[Role, Stage]
 
 
@@ -132,15 +135,21 @@ class WorkerProcess:
     def _info(self, role: Role) -> worker_pb2.WorkerInfo:
         site, parts = self._site, self._site.parts
         name = worker_pb2.WorkerRole.Name(role).removeprefix("WORKER_ROLE_").lower()
-        return worker_pb2.WorkerInfo(
+        info = worker_pb2.WorkerInfo(
             instance_id=f"{name}-{site.instance_id}",
             role=role,
             address=site.address,
             model=parts.settings.served_name,
-            model_fingerprint=parts.model.fingerprint,
             dtype=parts.settings.dtype,
             version=version("triptych"),
             draining=self._draining,
-            layout=layout_to_proto(parts.cache.layout),
-            num_blocks=parts.plan.blocks,
         )
+        self._stages[role].describe(info)
+        return info
+
+
+def describe_language(info: worker_pb2.WorkerInfo, parts: Parts) -> None:
+    """What stages with a KV pool say about it."""
+    info.model_fingerprint = parts.model.fingerprint
+    info.layout.CopyFrom(layout_to_proto(parts.cache.layout))
+    info.num_blocks = parts.plan.blocks

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import ByteSize, Field
 
+from common.kv.staging import KvTransport
 from common.settings import Dtype, ServiceSettings
 
 
@@ -19,6 +20,9 @@ class WorkerSettings(ServiceSettings):
     blocks: Annotated[int, Field(ge=1)] | None = Field(None, description="KV blocks; unset: what memory allows")
     memory: ByteSize | None = Field(
         None, description="memory budget, for example 40GiB; unset: 90 % of the device's, 1GiB on CPU"
+    )
+    kv_transport: KvTransport = Field(
+        "auto", description="how KV moves: grpc, shm (shared memory or an error), or auto: shm where it is possible"
     )
     max_waiting: Annotated[int, Field(ge=0)] = Field(256, description="requests that may wait for KV blocks")
     context_length: Annotated[int, Field(ge=1)] | None = Field(

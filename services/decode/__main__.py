@@ -15,9 +15,8 @@ from triptych.v1 import worker_pb2
 def build(settings: DecodeSettings) -> WorkerProcess:
     """The process, not started."""
     return WorkerProcess(
-        worker_pb2.WORKER_ROLE_DECODE,
         lambda: load_parts(settings, step_tokens=1, step_sequences=settings.max_running),
-        lambda site: DecodeStage(site, settings),
+        lambda site: {worker_pb2.WORKER_ROLE_DECODE: DecodeStage(site, settings)},
     )
 
 

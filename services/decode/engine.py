@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from torch import Tensor
 
@@ -21,14 +22,16 @@ from services.decode.job import Job
 from services.decode.parking import Parking
 from services.decode.scheduler import DecodeScheduler
 from services.decode.settings import DecodeSettings
-from triptych.errors import ContextLengthError, InternalError, TriptychError, UnavailableError
+from triptych.errors import ContextLengthError, FailedPreconditionError, InternalError, TriptychError, UnavailableError
 from triptych.v1 import decode_pb2, types_pb2
 
 
 class DecodeEngine:
     """Owns the jobs of one decode worker. All methods run on the event loop."""
 
-    def __init__(self, parts: Parts, settings: DecodeSettings) -> None:
+    def __init__(
+        self, parts: Parts, settings: DecodeSettings, thread: ThreadPoolExecutor, computes_prompts: bool
+    ) -> None:
         self._parts = parts
         self.reservations = Reservations(parts.model.num_layers, settings.reservation_ttl_s)
         self.scheduler = DecodeScheduler(
@@ -37,9 +40,11 @@ class DecodeEngine:
             settings.max_waiting,
             settings.max_running,
             settings.watermark,
+            # Whoever computes the prompt in place needs its last token's logits, so that token is not reused.
+            unused=1 if computes_prompts else 0,
         )
         self._by_reservation: dict[str, Job] = {}
-        self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail)
+        self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail, thread)
         self._reaper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -69,12 +74,37 @@ class DecodeEngine:
 
     def deliver(self, reservation: Reservation, first: types_pb2.GeneratedToken) -> None:
         """The prompt's KV is complete: the job runs, beginning with prefill's token."""
-        job = self._by_reservation.pop(reservation.id)
+        self._begin(reservation.id, first)
+
+    def _begin(self, reservation_id: str, first: types_pb2.GeneratedToken) -> None:
+        job = self._by_reservation.pop(reservation_id)
         held, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_prompt
         self._parts.blocks.publish(job.sequence, since=held)
         self.scheduler.activate(job)
         self._advance(job, from_generated(first))
         self._loop.wake()
+
+    def reserved(self, reservation_id: str) -> Sequence:
+        """The sequence that waits for its prompt's KV. FailedPreconditionError for a ticket that is not valid."""
+        return self._holder(reservation_id).sequence
+
+    def renew(self, reservation_id: str) -> None:
+        """The prompt is being computed in place: prolong its lease, if it still has one."""
+        job = self._by_reservation.get(reservation_id)
+        if job is not None and job.reservation is not None:
+            self.reservations.renew(job.reservation, time.monotonic())
+
+    def adopt(self, reservation_id: str, first: types_pb2.GeneratedToken) -> None:
+        """The prompt was computed in place. FailedPreconditionError when the request was given up meanwhile."""
+        self._holder(reservation_id)
+        self.reservations.close(reservation_id)
+        self._begin(reservation_id, first)
+
+    def _holder(self, reservation_id: str) -> Job:
+        job = self._by_reservation.get(reservation_id)
+        if job is None:
+            raise FailedPreconditionError("the KV ticket is not valid (unknown, used, cancelled or expired)")
+        return job
 
     def release(self, job: Job) -> None:
         """The caller is gone or served: free everything; idempotent."""

@@ -20,7 +20,7 @@ class Parked:
 
 
 class Parking:
-    """Copies a sequence's blocks out of the pool and back; bounded in bytes. (Swapping: vLLM.)"""
+    """Copies a sequence's blocks out of the pool and back; bounded in bytes, as swapping in vLLM is."""
 
     def __init__(self, cache: KvCache, capacity_bytes: int) -> None:
         self._cache = cache

@@ -33,17 +33,25 @@ class DecodeScheduler:
 
     A job is admitted with the blocks of its prompt; more come as it grows. `watermark` blocks are left free at
     admission, so that those who run can grow for a while. When a running job finds no block, the newest running one
-    is parked, so the oldest always goes on, and parked ones return before anybody new is admitted.
+    is parked, so the oldest always goes on, and parked ones return before anybody new is admitted. The last `unused`
+    tokens of a prompt are never taken from the prefix cache.
     """
 
     def __init__(
-        self, blocks: SequenceBlocks, parking: ParkingSpace, max_waiting: int, max_running: int, watermark: int
+        self,
+        blocks: SequenceBlocks,
+        parking: ParkingSpace,
+        max_waiting: int,
+        max_running: int,
+        watermark: int,
+        unused: int = 0,
     ) -> None:
         self._blocks = blocks
         self._parking = parking
         self._max_waiting = max_waiting
         self._max_running = max_running
         self._watermark = watermark
+        self._unused = unused
         self._arrivals = itertools.count()
         self._waiting: deque[Job] = deque()
         self._reserved: set[Job] = set()
@@ -79,7 +87,7 @@ class DecodeScheduler:
         admitted: list[Job] = []
         while self._waiting and self._can_admit(self._waiting[0]):
             job = self._waiting.popleft()
-            self._blocks.admit(job.sequence, job.sequence.num_prompt, job.sequence.num_prompt)
+            self._blocks.admit(job.sequence, job.sequence.num_prompt, job.sequence.num_prompt - self._unused)
             self._reserved.add(job)
             admitted.append(job)
         return admitted
@@ -131,7 +139,8 @@ class DecodeScheduler:
             return False
         # With nobody else there is nobody to leave room for.
         spare = self._watermark if self.num_admitted else 0
-        return self._blocks.can_admit(job.sequence, job.sequence.num_prompt, job.sequence.num_prompt, spare)
+        length = job.sequence.num_prompt
+        return self._blocks.can_admit(job.sequence, length, length - self._unused, spare)
 
     def _resume(self) -> None:
         while self._parked:

@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
-from common.kv.servicer import FULL_NAME as KV_NAME
-from common.kv.servicer import KvServicer
+from common.kv.links import NAME as KV_NAME
+from common.kv.receiver import Target
+from common.kv.servicer import KvServicer, add_kv_service
 from common.rpc.server import RpcServer
-from common.worker.process import Site
+from common.worker.process import Site, describe_language
 from services.decode import servicer
 from services.decode.engine import DecodeEngine
 from services.decode.settings import DecodeSettings
-from triptych.v1 import decode_pb2_grpc, kv_pb2_grpc, worker_pb2
+from triptych.v1 import decode_pb2_grpc, worker_pb2
 
 
 class DecodeStage:
-    """A `Stage` of `common.worker.process`."""
+    """A `Stage` of `common.worker.process`. `computes_prompts`: prefill works in its blocks, in this process."""
 
-    def __init__(self, site: Site, settings: DecodeSettings) -> None:
+    def __init__(self, site: Site, settings: DecodeSettings, computes_prompts: bool = False) -> None:
         self._site = site
-        self._engine = DecodeEngine(site.parts, settings)
+        self.engine = DecodeEngine(site.parts, settings, site.thread, computes_prompts)
 
     def register(self, server: RpcServer) -> None:
         """Add DecodeService and KvService."""
-        engine, site, parts = self._engine, self._site, self._site.parts
+        engine, site, parts = self.engine, self._site, self._site.parts
         decode = servicer.DecodeServicer(engine, site)
-        kv = KvServicer(site.instance_id, parts.cache, parts.blocks.cache, engine.reservations, engine.deliver)
+        mode = parts.settings.kv_transport
+        target = Target(site.instance_id, parts.cache, engine.reservations, engine.deliver, mode)
         server.add(decode_pb2_grpc.add_DecodeServiceServicer_to_server, decode, servicer.FULL_NAME)
-        server.add(kv_pb2_grpc.add_KvServiceServicer_to_server, kv, KV_NAME)
+        server.add(add_kv_service, KvServicer(target, parts.blocks.cache), KV_NAME)
 
     def start(self) -> None:
         """Start the engine."""
-        self._engine.start()
+        self.engine.start()
 
     def load(self) -> worker_pb2.GetLoadResponse:
-        """Requests and blocks, now."""
-        scheduler, cache = self._engine.scheduler, self._site.parts.blocks.cache
+        """Requests and preemptions, now."""
+        scheduler = self.engine.scheduler
         return worker_pb2.GetLoadResponse(
             waiting_requests=scheduler.num_waiting,
             running_requests=scheduler.num_admitted,
-            blocks_in_use=cache.num_in_use,
-            blocks_free=cache.num_free,
-            blocks_cached=cache.num_cached,
             preemptions=scheduler.preemptions,
         )
 
+    def describe(self, info: worker_pb2.WorkerInfo) -> None:
+        """Model and KV pool."""
+        describe_language(info, self._site.parts)
+
     async def close(self) -> None:
         """Stop the engine."""
-        await self._engine.close()
+        await self.engine.close()

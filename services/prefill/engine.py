@@ -6,6 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -33,11 +34,11 @@ class StepOutcome:
 class PrefillEngine:
     """Owns the prompts of one prefill worker. All methods run on the event loop."""
 
-    def __init__(self, parts: Parts, settings: PrefillSettings) -> None:
+    def __init__(self, parts: Parts, settings: PrefillSettings, thread: ThreadPoolExecutor) -> None:
         self._parts = parts
         self.scheduler = PrefillScheduler(parts.blocks, settings.step_tokens, settings.max_waiting)
         self.rates = Rates(settings.pull)
-        self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail)
+        self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail, thread)
 
     def start(self) -> None:
         """Start stepping."""
@@ -61,7 +62,7 @@ class PrefillEngine:
     def pulled(self, job: Job) -> None:
         """Fetching is over, whatever came of it: the rest can be computed."""
         job.pulling = False
-        job.push.ready(job.sequence.num_computed)
+        job.delivery.ready(job.sequence.num_computed)
         self._loop.wake()
 
     def release(self, job: Job) -> None:
@@ -118,4 +119,4 @@ class PrefillEngine:
 
 def _push_layer(ends: list[tuple[Job, int]], layer: int) -> None:
     for job, end in ends:
-        job.push.layer_ready(layer, end)
+        job.delivery.layer_ready(layer, end)

@@ -12,7 +12,7 @@ from torch import Tensor
 from common.engine.chunking import ready_tokens
 from common.engine.sampler import SampledToken
 from common.engine.sequence import Sequence
-from common.kv.sender import KvPush
+from services.prefill.delivery import Delivery
 
 
 def _quiet_future() -> asyncio.Future[SampledToken]:
@@ -27,11 +27,13 @@ class Job:
     """A prompt, the embeddings that have arrived, its transfer, and a future for its first token.
 
     `images[i]` are the named tensors of `sequence.images[i]`, None until ready. While `pulling`, blocks are being
-    fetched and nothing is computed. Times are monotonic nanoseconds.
+    fetched and nothing is computed. With `has_blocks` the blocks are somebody else's, who also frees them. Times are
+    monotonic nanoseconds.
     """
 
     sequence: Sequence
-    push: KvPush
+    delivery: Delivery
+    has_blocks: bool = False
     pulling: bool = False
     images: list[Mapping[str, Tensor] | None] = field(init=False)
     admitted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -52,6 +54,12 @@ class Job:
         return self.sequence.num_prompt - 1
 
     @property
+    def cacheable(self) -> int:
+        """Tokens in full blocks of the prompt."""
+        chain = self.sequence.chain
+        return self.sequence.num_prompt // chain.block_size * chain.block_size if chain else 0
+
+    @property
     def ready(self) -> int:
         """Tokens that can be computed: those before the first image that is neither here nor computed already."""
         computed = self.sequence.num_computed
@@ -67,7 +75,7 @@ class Job:
     def admit(self) -> None:
         """The prompt has blocks; the leading ones may be computed already."""
         self.cached_tokens = self.sequence.num_computed
-        self.push.ready(self.cached_tokens)
+        self.delivery.ready(self.cached_tokens)
         self.admitted.set()
 
     def account(self, begin_ns: int, end_ns: int) -> None:

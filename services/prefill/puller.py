@@ -33,6 +33,8 @@ class Puller:
     async def pull(self, job: Job, ticket: kv_pb2.KvTicket, peers: Sequence[str]) -> None:
         """Fetch once the job has blocks, then let it be computed; never raises a TriptychError."""
         try:
+            if job.has_blocks:
+                return
             await job.admitted.wait()
             address, end = await self._longest(job, ticket, peers)
             if end > self._begin(job):
@@ -51,9 +53,17 @@ class Puller:
         hashes = chain.hashes[: job.reusable // chain.block_size] if chain else []
         best, end = ticket.address, min(ticket.held_blocks, len(hashes))
         for address in peers if end < len(hashes) else ():
-            found = await have(self._channels.get(address), hashes)
+            found = await self._count(address, hashes)
             best, end = (address, found) if found > end else (best, end)
         return best, end
+
+    async def _count(self, address: str, hashes: Sequence[bytes]) -> int:
+        try:
+            return await have(self._channels.get(address), hashes)
+        except TriptychError as error:
+            # Another one, or decode itself, may still have the blocks.
+            log.warning("a peer did not say what it has cached: %s", error.message)
+            return 0
 
     async def _fetch(self, job: Job, address: str, end: int) -> None:
         begin, sequence, layout = self._begin(job), job.sequence, self._parts.cache.layout

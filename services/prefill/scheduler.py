@@ -73,21 +73,24 @@ class PrefillScheduler:
         if job in self._waiting:
             self._waiting.remove(job)
         self._active.pop(job, None)
-        self._blocks.free(job.sequence)
+        if not job.has_blocks:
+            self._blocks.free(job.sequence)
 
     def validate(self) -> None:
         """InternalError unless exactly the active prompts hold blocks. For tests, between steps."""
         self._blocks.cache.validate()
-        held = {block for job in self._active for block in job.sequence.block_table}
+        own = [job for job in self._active if not job.has_blocks]
+        held = {block for job in own for block in job.sequence.block_table}
         if len(held) != self._blocks.cache.num_in_use:
             raise InternalError(f"{self._blocks.cache.num_in_use} blocks are in use, {len(held)} by known prompts")
 
     def _admit(self) -> None:
         while self._waiting and self._can_admit(self._waiting[0]):
             job = self._waiting.popleft()
-            self._blocks.admit(job.sequence, job.sequence.num_prompt, job.reusable)
+            if not job.has_blocks:
+                self._blocks.admit(job.sequence, job.sequence.num_prompt, job.reusable)
             self._active[job] = None
             job.admit()
 
     def _can_admit(self, job: Job) -> bool:
-        return self._blocks.can_admit(job.sequence, job.sequence.num_prompt, job.reusable)
+        return job.has_blocks or self._blocks.can_admit(job.sequence, job.sequence.num_prompt, job.reusable)

@@ -8,9 +8,8 @@ from typing import Any
 
 import grpc
 
-from common.kv.sender import KvPush
-from common.worker.process import Site
-from common.worker.prompts import to_generated, to_sequence
+from common.worker.prompts import to_generated
+from services.prefill.delivery import Deliveries
 from services.prefill.engine import PrefillEngine
 from services.prefill.images import ImageFeed
 from services.prefill.job import Job
@@ -25,11 +24,11 @@ FULL_NAME = "triptych.v1.PrefillService"
 class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
     """Ties a call to a job, its images and its transfer."""
 
-    def __init__(self, engine: PrefillEngine, site: Site, images: ImageFeed, puller: Puller) -> None:
+    def __init__(self, engine: PrefillEngine, images: ImageFeed, puller: Puller, deliveries: Deliveries) -> None:
         self._engine = engine
-        self._site = site
         self._images = images
         self._puller = puller
+        self._deliveries = deliveries
 
     async def Prefill(
         self,
@@ -38,20 +37,18 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
     ) -> prefill_pb2.PrefillResponse:
         """Compute and deliver one prompt; everything is freed however the call ends."""
         begin = await _begin(request_iterator)
-        parts = self._site.parts
-        sequence = to_sequence(begin.request_id, begin.prompt, begin.sampling, parts)
-        push = KvPush(parts.cache, begin.ticket, sequence, self._site.channels)
-        job = Job(sequence, push, pulling=True)
+        sequence, delivery, has_blocks = self._deliveries.open(begin)
+        job = Job(sequence, delivery, has_blocks, pulling=not has_blocks)
         try:
             self._engine.submit(job)
             feeding = self._images.follow(job, begin.prompt, request_iterator)
             pulling = self._puller.pull(job, begin.ticket, begin.peers)
-            token = await unless_failed(job.first, feeding, pulling, push.acknowledged())
-            await push.finish(to_generated(token))
+            token = await unless_failed(job.first, feeding, pulling, delivery.acknowledged())
+            await delivery.finish(to_generated(token))
         finally:
-            push.abort()
+            delivery.abort()
             self._engine.release(job)
-        return _account(job, parts.blocks.block_size)
+        return _account(job)
 
 
 async def _begin(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill_pb2.PrefillBegin:
@@ -62,16 +59,15 @@ async def _begin(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill
     raise InvalidArgumentError("the first message must be `begin`", param="begin")
 
 
-def _account(job: Job, block_size: int) -> prefill_pb2.PrefillResponse:
+def _account(job: Job) -> prefill_pb2.PrefillResponse:
     read = job.cached_tokens + job.pulled_tokens
-    full_blocks = job.sequence.num_prompt // block_size
     return prefill_pb2.PrefillResponse(
         computed_tokens=job.sequence.num_prompt - read,
         cache_read_tokens=read,
-        cache_creation_tokens=full_blocks * block_size - read,
+        cache_creation_tokens=max(0, job.cacheable - read),
         pulled_tokens=job.pulled_tokens,
         queue_ns=job.started_ns - job.submitted_ns,
         compute_ns=job.compute_ns,
         transfer_ns=time.monotonic_ns() - job.finished_ns,
-        transfer_bytes=job.push.sent_bytes,
+        transfer_bytes=job.delivery.sent_bytes,
     )

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from common.rpc.lifecycle import Service, run_service
-from common.settings import configure_logging
+from common.rpc.lifecycle import Service
+from common.rpc.main import service_main
 from services.router.settings import RouterSettings
 from services.router.torch_free import block_torch
 
 
-def build() -> Service:
-    """The process as its flags, environment and file say."""
-    settings = RouterSettings.load(sys.argv[1:])
-    configure_logging("router", settings.log_level)
+def build(settings: RouterSettings) -> Service:
+    """The process, not started."""
     block_torch()
     from services.router.service import RouterProcess  # noqa: PLC0415 - imports transformers, which looks for torch
 
@@ -21,4 +19,4 @@ def build() -> Service:
 
 
 if __name__ == "__main__":
-    sys.exit(run_service(build))
+    sys.exit(service_main("router", RouterSettings, build))

@@ -52,6 +52,7 @@ class Account:
     def usage(self, prompt: Prompt) -> Usage:
         """The account, closed now."""
         keys = [image.embedding_key for image in prompt.images]
+        read, created = self._prefill.cache_read_tokens, self._prefill.cache_creation_tokens
         misses = sum(outcome == EncodeOutcome.ENCODE_OUTCOME_COMPUTED for outcome in self._outcomes.values())
         return Usage(
             prompt_tokens=len(prompt.token_ids),
@@ -61,6 +62,9 @@ class Account:
             unique_images=len(set(keys)),
             embedding_hits=len(self._outcomes) - misses,
             embedding_misses=misses,
+            cache_read_tokens=read,
+            cache_creation_tokens=created,
+            uncached_tokens=max(0, len(prompt.token_ids) - read - created),
             kv_transfer_bytes=self._prefill.transfer_bytes,
             times=self._times(),
         )

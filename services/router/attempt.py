@@ -113,7 +113,13 @@ class Attempt:
 
     async def _prefill_requests(self, ticket: KvTicket) -> AsyncIterator[PrefillRequest]:
         job = self._job
-        begin = PrefillBegin(request_id=job.request_id, prompt=job.prompt, sampling=job.sampling, ticket=ticket)
+        begin = PrefillBegin(
+            request_id=job.request_id,
+            prompt=job.prompt,
+            sampling=job.sampling,
+            ticket=ticket,
+            peers=self._route.peers,
+        )
         yield PrefillRequest(begin=begin)
         for _ in job.images:
             key = await self._ready.get()

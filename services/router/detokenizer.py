@@ -10,7 +10,9 @@ INCOMPLETE = "\ufffd"
 
 
 class Detokenizer:
-    """The pieces of text it returns join to `decode(all ids)`.
+    """The pieces of text it returns join to `decode(all ids)`, for bytes that are text at all.
+
+    (SentencePiece's decoder declares a whole run of byte tokens broken when one is; what was shown by then stays.)
 
     A token alone does not tell its text: spaces depend on neighbours and characters span tokens. So a window is
     decoded twice, with and without the new tokens, and the difference is the new text, as in text-generation-inference

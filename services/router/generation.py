@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 
@@ -16,6 +17,8 @@ from services.router.stops import check_stops
 from services.router.tokenizer import Tokenizer
 from triptych.v1.router_pb2 import GenerateDelta, GenerateFinished, GenerateRequest, GenerateResponse, GenerateStarted
 from triptych.v1.types_pb2 import FinishReason
+
+log = logging.getLogger(__name__)
 
 
 class Answer:
@@ -73,9 +76,25 @@ class Generator:
             finally:
                 await run.close()
             self._metrics.finished(finished.usage)
+            _log(job, request, finished)
             yield GenerateResponse(finished=finished)
 
     def _started(self, request: GenerateRequest, job: Job) -> GenerateResponse:
         name = request.request_id or job.request_id
         started = GenerateStarted(request_id=name, model=self._model, prompt_tokens=job.prompt_tokens)
         return GenerateResponse(started=started)
+
+
+def _log(job: Job, request: GenerateRequest, finished: GenerateFinished) -> None:
+    """One line an answer: figures and names, no content."""
+    usage, reason = finished.usage, FinishReason.Name(finished.reason)
+    log.info(
+        "request %s (caller's %.64r): %d prompt and %d completion tokens, %d images, %s after %d ms",
+        job.request_id,
+        request.request_id,
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        usage.images,
+        reason,
+        usage.times.total_ns // 10**6,
+    )

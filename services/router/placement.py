@@ -13,6 +13,8 @@ from triptych.errors import ContextLengthError, FailedPreconditionError, Unavail
 from triptych.v1.worker_pb2 import WorkerInfo, WorkerRole
 
 Workers = Sequence[WorkerInfo]
+# Prefill asks each of them first, which a request waits for.
+MAX_PEERS = 4
 
 
 class Filter(Protocol):
@@ -55,6 +57,17 @@ class Holds:
         return kept
 
 
+class Beside:
+    """Where a process serves both stages, keeps the KV in it: other workers are left out if one is at `address`."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+
+    def __call__(self, workers: Workers) -> list[WorkerInfo]:
+        """See `Filter`."""
+        return [info for info in workers if info.address == self._address] or list(workers)
+
+
 class LeastLoaded:
     """Prefers workers with few tokens in flight."""
 
@@ -82,10 +95,11 @@ class Pick:
 
 @dataclass(frozen=True)
 class Route:
-    """The two workers of one attempt."""
+    """The two workers of one attempt, and addresses of others that prefill may fetch cached KV from."""
 
     prefill: WorkerInfo
     decode: WorkerInfo
+    peers: tuple[str, ...]
 
 
 class Placement:
@@ -104,7 +118,9 @@ class Placement:
         if not paired:
             raise FailedPreconditionError("no prefill worker has the model and the KV layout of a decode worker")
         decode = self._best(paired)
-        return Route(self._best([info for info in prefills if fit(info, decode)]), decode)
+        fitting = [info for info in prefills if fit(info, decode)]
+        prefill = self._best(Beside(decode.address)(fitting))
+        return Route(prefill, decode, self._peers(prefill, decode))
 
     def encoders(self) -> list[WorkerInfo]:
         """Encoders that compute the same embeddings, the best one and its equals; UnavailableError without any."""
@@ -115,6 +131,11 @@ class Placement:
     def encoder(self, among: Workers) -> WorkerInfo:
         """The one of `among` that should get the next picture."""
         return self._best(among)
+
+    def _peers(self, prefill: WorkerInfo, decode: WorkerInfo) -> tuple[str, ...]:
+        roles = (WorkerRole.WORKER_ROLE_DECODE, WorkerRole.WORKER_ROLE_PREFILL)
+        fitting = {info.address for role in roles for info in self._cluster.ready(role) if fit(prefill, info)}
+        return tuple(sorted(fitting - {prefill.address, decode.address}))[:MAX_PEERS]
 
     def _filtered(
         self, role: WorkerRole.ValueType, *filters: Filter | Callable[[Workers], list[WorkerInfo]]

@@ -14,6 +14,7 @@ from common.store.directory import Directory
 from services.router.cluster import Cluster
 from services.router.core import Core, add_rpc, http_server
 from services.router.http.app import Missing
+from services.router.http.server import HttpServer
 from services.router.ledger import Ledger
 from services.router.parts import load_parts
 from services.router.settings import RouterSettings
@@ -56,10 +57,8 @@ class RouterProcess:
         missing = partial(self._missing, core.cluster)
         rpc, http = RpcServer(settings.host, settings.port), http_server(settings, core, missing)
         add_rpc(rpc, settings, core)
-        self.port = await rpc.start()
-        self._opened.push_async_callback(rpc.drain, settings.drain_grace_s)
-        self.http_port = await http.start()
-        self._opened.push_async_callback(http.stop)
+        self._opened.push_async_callback(_drain, rpc, http, settings.drain_grace_s)
+        self.port, self.http_port = await rpc.start(), await http.start()
         readiness = asyncio.create_task(_tell_readiness(rpc, missing), name="readiness")
         self._opened.push_async_callback(_cancel, readiness)
 
@@ -75,6 +74,10 @@ async def _tell_readiness(rpc: RpcServer, missing: Missing) -> None:
             await rpc.set_ready(ready)
             told = ready
         await asyncio.sleep(READINESS_EVERY_S)
+
+
+async def _drain(rpc: RpcServer, http: HttpServer, grace_s: float) -> None:
+    await asyncio.gather(rpc.drain(grace_s), http.stop())
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, cast
 
 import grpc
 
@@ -65,7 +65,8 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         return router_pb2.ListModelsResponse(models=[self._card])
 
     def _caller(self, context: Context) -> Caller:
-        remaining = context.time_remaining()
+        # None without a deadline, whatever the type stubs say.
+        remaining = cast("float | None", context.time_remaining())
         timeout = self._timeout_s if remaining is None else min(remaining, self._timeout_s)
         return Caller(ANONYMOUS, asyncio.get_running_loop().time() + timeout)
 

@@ -24,7 +24,10 @@ from triptych.cli.plan import ClusterOptions
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 TOKENS = 12
 # Small steps: every prompt takes several, and their edges fall into pictures.
-SMALL_STEPS: dict[Any, list[str]] = {"prefill": ["--step-tokens", "11", "--blocks", "256"], "decode": ["--blocks", "256"]}
+SMALL_STEPS: dict[Any, list[str]] = {
+    "prefill": ["--step-tokens", "11", "--blocks", "256"],
+    "decode": ["--blocks", "256"],
+}
 CASES = {
     "qwen2_vl": {"shards": True},
     "qwen2_5_vl": {"tie": True},
@@ -126,5 +129,5 @@ def test_bfloat16_end_to_end(checkpoints: CheckpointCache) -> None:
     with LocalCluster(options) as cluster, Client(cluster.grpc_address) as client:
         tokens = [token.token_id for token in ask(client, chat).tokens]
     # Another order of summation moves a bfloat16 logit by far more than a float32 one.
-    agreed = next((i for i, pair in enumerate(zip(tokens, expected.token_ids)) if pair[0] != pair[1]), 4)
+    agreed = next((i for i, pair in enumerate(zip(tokens, expected.token_ids, strict=True)) if pair[0] != pair[1]), 4)
     assert agreed == 4 or expected.margins[agreed] < 0.1

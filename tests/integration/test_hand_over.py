@@ -191,7 +191,8 @@ async def push(pair: Pair, ticket: kv_pb2.KvTicket, *messages: kv_pb2.PushReques
             yield message
 
     with rpc_errors():
-        await kv_pb2_grpc.KvServiceStub(pair.channels["decode"]).Push(stream())
+        async for _ in kv_pb2_grpc.KvServiceStub(pair.channels["decode"]).Push(stream()):
+            pass
 
 
 FIRST = kv_pb2.PushRequest(first_token=kv_pb2.FirstToken(token=types_pb2.GeneratedToken(token_id=1)))

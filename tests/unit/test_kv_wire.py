@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.engine.layout import KvLayout
 from common.kv.reservations import Reservation, Reservations
-from common.kv.wire import Slab, cut
+from common.kv.wire import Slab, checksum, cut
 from triptych.errors import FailedPreconditionError, InvalidArgumentError
 
 LAYOUT = KvLayout("float32", layers=3, kv_heads=2, head_dim=4, block_size=16)
 
 
 def cells(slabs: list[Slab]) -> list[tuple[int, int]]:
-    return [(layer, block) for slab in slabs for layer in slab.layers for block in range(slab.first_block, slab.end_block)]
+    return [
+        (layer, block) for slab in slabs for layer in slab.layers for block in range(slab.first_block, slab.end_block)
+    ]
 
 
 @given(
@@ -72,7 +76,9 @@ def test_layers_of_the_same_blocks_join() -> None:
     assert Slab(0, 2, 4, 3).joined(Slab(3, 1, 4, 3)) is None
 
 
-@pytest.mark.parametrize("slab", [Slab(0, 1, 2, 1), Slab(1, 2, 0, 1), Slab(0, 1, 0, 3), Slab(0, 0, 0, 1), Slab(0, 1, 0, 0)])
+@pytest.mark.parametrize(
+    "slab", [Slab(0, 1, 2, 1), Slab(1, 2, 0, 1), Slab(0, 1, 0, 3), Slab(0, 0, 0, 1), Slab(0, 1, 0, 0)]
+)
 def test_chunk_outside_the_lease_is_refused(slab: Slab) -> None:
     _, lease = leased([7, 3])
     with pytest.raises(InvalidArgumentError):
@@ -81,14 +87,14 @@ def test_chunk_outside_the_lease_is_refused(slab: Slab) -> None:
 
 def test_used_unknown_and_expired_tickets_are_refused_alike() -> None:
     table, lease = leased([1], ttl_s=5.0)
-    assert table.require(lease.id, 104.9) is lease
+    assert table.require(lease.id, "", 104.9) is lease
     with pytest.raises(FailedPreconditionError):
-        table.require(lease.id, 105.0)
+        table.require(lease.id, "", 105.0)
     table.close(lease.id)
     table.close(lease.id)
     for ticket in (lease.id, "unknown"):
         with pytest.raises(FailedPreconditionError):
-            table.require(ticket, 100.0)
+            table.require(ticket, "", 100.0)
 
 
 def test_a_chunk_renews_the_lease() -> None:
@@ -101,3 +107,50 @@ def test_a_chunk_renews_the_lease() -> None:
 def test_ids_are_never_issued_twice() -> None:
     table = Reservations(num_layers=1, ttl_s=1.0)
     assert len({table.open([0], 0, now=0.0).id for _ in range(1000)}) == 1000
+
+
+@given(st.integers(0, 5), st.sets(st.tuples(st.integers(0, 1), st.integers(0, 5))))
+def test_missing_cells_are_named_exactly(first: int, filled: set[tuple[int, int]]) -> None:
+    _, lease = leased(list(range(6)), first=first)
+    for layer, block in filled:
+        lease.mark(Slab(layer, 1, first + block, 1))
+    every = {(layer, first + block) for layer in range(2) for block in range(6)}
+    missing = cells(lease.missing_slabs())
+    assert set(missing) == every - {(layer, first + block) for layer, block in filled}
+    assert len(missing) == lease.missing
+
+
+def test_an_untouched_lease_lacks_one_slab() -> None:
+    assert leased([7, 3, 9], first=2)[1].missing_slabs() == [Slab(0, 2, 2, 3)]
+
+
+def test_the_newest_transfer_owns_the_reservation() -> None:
+    table, lease = leased([1])
+    table.claim(lease.id, "old", 100.0)
+    table.claim(lease.id, "new", 100.0)
+    assert table.require(lease.id, "new", 100.0) is lease
+    with pytest.raises(FailedPreconditionError, match="newer"):
+        table.require(lease.id, "old", 100.0)
+
+
+def test_a_delivered_transfer_is_known_for_one_lifetime_and_nobody_else_is() -> None:
+    table, lease = leased([1], ttl_s=5.0)
+    table.claim(lease.id, "mine", 100.0)
+    table.deliver(lease, 101.0)
+    assert table.was_delivered(lease.id, "mine", 105.9)
+    assert not table.was_delivered(lease.id, "mine", 106.0)
+    assert not table.was_delivered(lease.id, "another", 101.0)
+    with pytest.raises(FailedPreconditionError):
+        table.claim(lease.id, "mine", 101.0)
+
+
+@given(st.binary(min_size=1, max_size=5000), st.integers(0), st.integers(0, 7))
+def test_checksum_sees_every_flipped_bit(data: bytes, where: int, bit: int) -> None:
+    damaged = bytearray(data)
+    damaged[where % len(data)] ^= 1 << bit
+    assert checksum(bytes(damaged)) != checksum(data)
+
+
+def test_checksum_sees_rows_that_changed_places() -> None:
+    rows = [bytes([n]) * 1024 for n in (1, 2)]
+    assert checksum(b"".join(rows)) != checksum(b"".join(reversed(rows)))

@@ -10,7 +10,7 @@ import typer
 from triptych.cli.capacity import Attention, run_capacity, to_flags
 from triptych.cli.chat import run_chat
 from triptych.cli.demo import run_demo
-from triptych.cli.plan import ClusterOptions, Dtype, LogLevel, default_model
+from triptych.cli.plan import ClusterOptions, Dtype, LogLevel, Topology, default_model
 from triptych.cli.up import run_up
 from triptych.version import VERSION
 
@@ -33,13 +33,17 @@ def up(
     grpc_port: Annotated[int, typer.Option(help="0 picks a free one")] = 50051,
     http_port: Annotated[int, typer.Option(help="0 picks a free one")] = 8000,
     dtype: Annotated[Dtype, typer.Option(help="element type of weights and KV")] = "float32",
+    topology: Annotated[Topology, typer.Option(help="stages apart, prefill with decode, or all in one")] = "e-p-d",
     log_level: Annotated[LogLevel, typer.Option(help="least level logged")] = "INFO",
     quiet: Quiet = False,
     log: Log = None,
 ) -> None:
     """Start a whole cluster on this machine and keep it running until Ctrl-C."""
     path = model or default_model()
-    run_up(ClusterOptions(path, prefill, decode, encoders, redis, grpc_port, http_port, dtype, log_level), quiet, log)
+    options = ClusterOptions(
+        path, prefill, decode, encoders, redis, grpc_port, http_port, dtype, topology, log_level=log_level
+    )
+    run_up(options, quiet, log)
 
 
 @app.command()

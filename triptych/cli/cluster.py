@@ -25,7 +25,7 @@ from triptych.errors import UnavailableError
 POLL_S = 0.1
 READY_TIMEOUT_S = 180.0
 # The router first: it lets answers end while the workers are still there.
-STOP_ORDER = (("router",), ("encoder", "prefill", "decode"), ("valkey",))
+STOP_ORDER = (("router",), ("encoder", "prefill", "decode", "worker"), ("valkey",))
 OnReady = Callable[[Part, float], None]
 
 

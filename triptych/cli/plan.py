@@ -12,7 +12,8 @@ from typing import Literal
 from triptych.errors import ConfigError
 
 HOST = "127.0.0.1"
-Kind = Literal["valkey", "encoder", "prefill", "decode", "router"]
+Kind = Literal["valkey", "encoder", "prefill", "decode", "worker", "router"]
+Topology = Literal["e-p-d", "e-pd", "monolith"]
 Dtype = Literal["float32", "bfloat16"]
 LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 
@@ -21,7 +22,8 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 class ClusterOptions:
     """What `triptych up` is told. A port of 0 is a free one; without `redis` an embedded Valkey is started.
 
-    `extra` adds flags to every process of a kind, for example {"decode": ["--blocks", "64"]}.
+    `topology` says which stages share a process: none, prefill with decode, or all; a process of several stages is
+    started `decode` times. `extra` adds flags to every process of a kind, for example {"decode": ["--blocks", "64"]}.
     """
 
     model: Path
@@ -32,6 +34,7 @@ class ClusterOptions:
     grpc_port: int = 0
     http_port: int = 0
     dtype: Dtype = "float32"
+    topology: Topology = "e-p-d"
     log_level: LogLevel = "INFO"
     extra: dict[Kind, list[str]] = field(default_factory=dict)
 
@@ -72,8 +75,11 @@ def plan_cluster(options: ClusterOptions, take_port: Callable[[], int], cores: i
     _check(options)
     parts = [] if options.redis else [_valkey(take_port(), directory)]
     redis = options.redis or f"redis://{parts[0].address}/0"
-    threads = max(1, cores // (options.encoders + options.prefill + options.decode))
-    workers = [*_language_side(options, take_port), _encoder(options, take_port())]
+    workers = _language_side(options, take_port)
+    replicas = 0 if options.topology == "monolith" else options.encoders
+    threads = max(1, cores // (replicas + len(workers)))
+    if replicas:
+        workers.append(_encoder(options, take_port()))
     parts += [_with_common(part, options, redis, threads) for part in workers]
     router = _router(options, options.grpc_port or take_port(), options.http_port or take_port())
     return [*parts, _with_common(router, options, redis, 1)]
@@ -100,6 +106,16 @@ def _valkey_binary() -> str:
 
 
 def _language_side(options: ClusterOptions, take_port: Callable[[], int]) -> list[Part]:
+    return _apart(options, take_port) if options.topology == "e-p-d" else _combined(options, take_port)
+
+
+def _combined(options: ClusterOptions, take_port: Callable[[], int]) -> list[Part]:
+    flags = ["--dtype", options.dtype, "--encode", str(options.topology == "monolith").lower()]
+    names = [_numbered("worker", index, options.decode) for index in range(options.decode)]
+    return [Part(name, "worker", flags, take_port()) for name in names]
+
+
+def _apart(options: ClusterOptions, take_port: Callable[[], int]) -> list[Part]:
     names: list[tuple[Kind, str]] = []
     names += [("prefill", _numbered("prefill", index, options.prefill)) for index in range(options.prefill)]
     names += [("decode", _numbered("decode", index, options.decode)) for index in range(options.decode)]
@@ -124,7 +140,7 @@ def _with_common(part: Part, options: ClusterOptions, redis: str, threads: int) 
     command = [sys.executable, "-P", "-m", f"services.{part.kind}"]
     command += ["--model", str(options.model.resolve()), "--redis-url", redis, "--port", str(part.port)]
     command += ["--log-level", options.log_level, *part.command, *options.extra.get(part.kind, [])]
-    if part.kind in ("prefill", "decode"):
+    if part.kind in ("prefill", "decode", "worker"):
         command += ["--threads", str(threads)]
     return Part(part.name, part.kind, command, part.port, _environment(threads), part.also_listens)
 

@@ -56,7 +56,7 @@ class EncodeRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Request id of the router, for logs."""
+    """Request id of the router. It has a lease on each announced embedding until prefill has read it."""
     @_builtins.property
     def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___EncodeImage]:
         """Distinct pictures."""
@@ -127,6 +127,7 @@ class EncodeResponse(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     ENCODE_NS_FIELD_NUMBER: _builtins.int
+    HELD_AT_FIELD_NUMBER: _builtins.int
     embedding_key: _builtins.str
     """Key of the embedding."""
     outcome: Global___EncodeOutcome.ValueType
@@ -135,6 +136,10 @@ class EncodeResponse(_message.Message):
     """Size of the stored value in bytes."""
     encode_ns: _builtins.int
     """Time this picture spent on the tower, in nanoseconds; 0 for a hit."""
+    held_at: _builtins.str
+    """host:port of the EncoderService that holds the embedding for a short while, because the store could not take it;
+    empty: it is in the store.
+    """
     def __init__(
         self,
         *,
@@ -142,11 +147,133 @@ class EncodeResponse(_message.Message):
         outcome: Global___EncodeOutcome.ValueType = ...,
         size_bytes: _builtins.int = ...,
         encode_ns: _builtins.int = ...,
+        held_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding_key", b"embedding_key", "encode_ns", b"encode_ns", "outcome", b"outcome", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding_key", b"embedding_key", "encode_ns", b"encode_ns", "held_at", b"held_at", "outcome", b"outcome", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EncodeResponse: _TypeAlias = EncodeResponse  # noqa: Y015
+
+@_typing.final
+class FetchEmbeddingRequest(_message.Message):
+    """FetchEmbeddingRequest names an embedding that an EncodeResponse has announced with `held_at`."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EMBEDDING_KEY_FIELD_NUMBER: _builtins.int
+    embedding_key: _builtins.str
+    """Key of the embedding."""
+    def __init__(
+        self,
+        *,
+        embedding_key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding_key", b"embedding_key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchEmbeddingRequest: _TypeAlias = FetchEmbeddingRequest  # noqa: Y015
+
+@_typing.final
+class FetchEmbeddingResponse(_message.Message):
+    """FetchEmbeddingResponse is a piece of an embedding, in the format of the store."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHUNK_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    """At most one MiB; the pieces in order make the value."""
+    def __init__(
+        self,
+        *,
+        chunk: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchEmbeddingResponse: _TypeAlias = FetchEmbeddingResponse  # noqa: Y015
+
+@_typing.final
+class PutPixelsRequest(_message.Message):
+    """PutPixelsRequest is one piece of a file: a header first, then its bytes."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    chunk: _builtins.bytes
+    """At most one MiB of the file."""
+    @_builtins.property
+    def header(self) -> Global___PutPixelsHeader:
+        """First message."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___PutPixelsHeader | None = ...,
+        chunk: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "piece", b"piece"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "header", b"header", "piece", b"piece"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_piece: _TypeAlias = _typing.Literal["header", "chunk"]  # noqa: Y015
+    _WhichOneofArgType_piece: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_piece) -> _WhichOneofReturnType_piece | None: ...
+
+Global___PutPixelsRequest: _TypeAlias = PutPixelsRequest  # noqa: Y015
+
+@_typing.final
+class PutPixelsHeader(_message.Message):
+    """PutPixelsHeader says which picture follows."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CACHE_SCOPE_FIELD_NUMBER: _builtins.int
+    IMAGE_ID_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    cache_scope: _builtins.str
+    """Cache scope in which the file was uploaded."""
+    image_id: _builtins.str
+    """Image id of its pixels; checked when it is decoded."""
+    size_bytes: _builtins.int
+    """Size of the file in bytes."""
+    def __init__(
+        self,
+        *,
+        cache_scope: _builtins.str = ...,
+        image_id: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "image_id", b"image_id", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutPixelsHeader: _TypeAlias = PutPixelsHeader  # noqa: Y015
+
+@_typing.final
+class PutPixelsResponse(_message.Message):
+    """PutPixelsResponse says that the file is held for the next Encode."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutPixelsResponse: _TypeAlias = PutPixelsResponse  # noqa: Y015

@@ -40,6 +40,16 @@ class EncoderServiceStub:
                 request_serializer=triptych_dot_v1_dot_encoder__pb2.EncodeRequest.SerializeToString,
                 response_deserializer=triptych_dot_v1_dot_encoder__pb2.EncodeResponse.FromString,
                 _registered_method=True)
+        self.FetchEmbedding = channel.unary_stream(
+                '/triptych.v1.EncoderService/FetchEmbedding',
+                request_serializer=triptych_dot_v1_dot_encoder__pb2.FetchEmbeddingRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_encoder__pb2.FetchEmbeddingResponse.FromString,
+                _registered_method=True)
+        self.PutPixels = channel.stream_unary(
+                '/triptych.v1.EncoderService/PutPixels',
+                request_serializer=triptych_dot_v1_dot_encoder__pb2.PutPixelsRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_encoder__pb2.PutPixelsResponse.FromString,
+                _registered_method=True)
 
 
 class EncoderServiceServicer:
@@ -54,6 +64,21 @@ class EncoderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchEmbedding(self, request, context):
+        """FetchEmbedding hands over an embedding that could not be put into the store; NOT_FOUND when it is not held here.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PutPixels(self, request_iterator, context):
+        """PutPixels brings the file of a picture past the store, for an Encode that follows shortly. It is only needed when
+        Encode has answered NOT_FOUND, because the store is down or has lost the bytes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EncoderServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -61,6 +86,16 @@ def add_EncoderServiceServicer_to_server(servicer, server):
                     servicer.Encode,
                     request_deserializer=triptych_dot_v1_dot_encoder__pb2.EncodeRequest.FromString,
                     response_serializer=triptych_dot_v1_dot_encoder__pb2.EncodeResponse.SerializeToString,
+            ),
+            'FetchEmbedding': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchEmbedding,
+                    request_deserializer=triptych_dot_v1_dot_encoder__pb2.FetchEmbeddingRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_encoder__pb2.FetchEmbeddingResponse.SerializeToString,
+            ),
+            'PutPixels': grpc.stream_unary_rpc_method_handler(
+                    servicer.PutPixels,
+                    request_deserializer=triptych_dot_v1_dot_encoder__pb2.PutPixelsRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_encoder__pb2.PutPixelsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -91,6 +126,60 @@ class EncoderService:
             '/triptych.v1.EncoderService/Encode',
             triptych_dot_v1_dot_encoder__pb2.EncodeRequest.SerializeToString,
             triptych_dot_v1_dot_encoder__pb2.EncodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchEmbedding(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/triptych.v1.EncoderService/FetchEmbedding',
+            triptych_dot_v1_dot_encoder__pb2.FetchEmbeddingRequest.SerializeToString,
+            triptych_dot_v1_dot_encoder__pb2.FetchEmbeddingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutPixels(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/triptych.v1.EncoderService/PutPixels',
+            triptych_dot_v1_dot_encoder__pb2.PutPixelsRequest.SerializeToString,
+            triptych_dot_v1_dot_encoder__pb2.PutPixelsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,12 @@ class EncoderServiceStub:
     """Encode makes sure that the embedding of every named picture is in the store; one response per picture, as
     soon as it is ready. The call fails as a whole when one of its pictures cannot be encoded.
     """
+    FetchEmbedding: _grpc.UnaryStreamMultiCallable[_encoder_pb2.FetchEmbeddingRequest, _encoder_pb2.FetchEmbeddingResponse]
+    """FetchEmbedding hands over an embedding that could not be put into the store; NOT_FOUND when it is not held here."""
+    PutPixels: _grpc.StreamUnaryMultiCallable[_encoder_pb2.PutPixelsRequest, _encoder_pb2.PutPixelsResponse]
+    """PutPixels brings the file of a picture past the store, for an Encode that follows shortly. It is only needed when
+    Encode has answered NOT_FOUND, because the store is down or has lost the bytes.
+    """
 
 @_typing.type_check_only
 class EncoderServiceAsyncStub(EncoderServiceStub):
@@ -46,6 +52,12 @@ class EncoderServiceAsyncStub(EncoderServiceStub):
     Encode: _aio.UnaryStreamMultiCallable[_encoder_pb2.EncodeRequest, _encoder_pb2.EncodeResponse]  # type: ignore[assignment]
     """Encode makes sure that the embedding of every named picture is in the store; one response per picture, as
     soon as it is ready. The call fails as a whole when one of its pictures cannot be encoded.
+    """
+    FetchEmbedding: _aio.UnaryStreamMultiCallable[_encoder_pb2.FetchEmbeddingRequest, _encoder_pb2.FetchEmbeddingResponse]  # type: ignore[assignment]
+    """FetchEmbedding hands over an embedding that could not be put into the store; NOT_FOUND when it is not held here."""
+    PutPixels: _aio.StreamUnaryMultiCallable[_encoder_pb2.PutPixelsRequest, _encoder_pb2.PutPixelsResponse]  # type: ignore[assignment]
+    """PutPixels brings the file of a picture past the store, for an Encode that follows shortly. It is only needed when
+    Encode has answered NOT_FOUND, because the store is down or has lost the bytes.
     """
 
 class EncoderServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -59,6 +71,24 @@ class EncoderServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_abc.Iterator[_encoder_pb2.EncodeResponse], _abc.AsyncIterator[_encoder_pb2.EncodeResponse]]:
         """Encode makes sure that the embedding of every named picture is in the store; one response per picture, as
         soon as it is ready. The call fails as a whole when one of its pictures cannot be encoded.
+        """
+
+    @_abc_1.abstractmethod
+    def FetchEmbedding(
+        self,
+        request: _encoder_pb2.FetchEmbeddingRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_encoder_pb2.FetchEmbeddingResponse], _abc.AsyncIterator[_encoder_pb2.FetchEmbeddingResponse]]:
+        """FetchEmbedding hands over an embedding that could not be put into the store; NOT_FOUND when it is not held here."""
+
+    @_abc_1.abstractmethod
+    def PutPixels(
+        self,
+        request_iterator: _MaybeAsyncIterator[_encoder_pb2.PutPixelsRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_encoder_pb2.PutPixelsResponse, _abc.Awaitable[_encoder_pb2.PutPixelsResponse]]:
+        """PutPixels brings the file of a picture past the store, for an Encode that follows shortly. It is only needed when
+        Encode has answered NOT_FOUND, because the store is down or has lost the bytes.
         """
 
 def add_EncoderServiceServicer_to_server(servicer: EncoderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -26,7 +26,7 @@ from triptych.v1 import kv_pb2 as triptych_dot_v1_dot_kv__pb2
 from triptych.v1 import types_pb2 as triptych_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19triptych/v1/prefill.proto\x12\x0btriptych.v1\x1a\x14triptych/v1/kv.proto\x1a\x17triptych/v1/types.proto\"w\n\x0ePrefillRequest\x12*\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x19.triptych.v1.PrefillBeginH\x00\x12.\n\x0bimage_ready\x18\x02 \x01(\x0b\x32\x17.triptych.v1.ImageReadyH\x00\x42\t\n\x07message\"\xac\x01\n\x0cPrefillBegin\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12#\n\x06prompt\x18\x02 \x01(\x0b\x32\x13.triptych.v1.Prompt\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.triptych.v1.SamplingParams\x12%\n\x06ticket\x18\x04 \x01(\x0b\x32\x15.triptych.v1.KvTicket\x12\r\n\x05peers\x18\x05 \x03(\t\"#\n\nImageReady\x12\x15\n\rembedding_key\x18\x01 \x01(\t\"\xce\x01\n\x0fPrefillResponse\x12\x17\n\x0f\x63omputed_tokens\x18\x01 \x01(\r\x12\x10\n\x08queue_ns\x18\x02 \x01(\x04\x12\x12\n\ncompute_ns\x18\x03 \x01(\x04\x12\x13\n\x0btransfer_ns\x18\x04 \x01(\x04\x12\x16\n\x0etransfer_bytes\x18\x05 \x01(\x04\x12\x19\n\x11\x63\x61\x63he_read_tokens\x18\x06 \x01(\r\x12\x1d\n\x15\x63\x61\x63he_creation_tokens\x18\x07 \x01(\r\x12\x15\n\rpulled_tokens\x18\x08 \x01(\r2X\n\x0ePrefillService\x12\x46\n\x07Prefill\x12\x1b.triptych.v1.PrefillRequest\x1a\x1c.triptych.v1.PrefillResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19triptych/v1/prefill.proto\x12\x0btriptych.v1\x1a\x14triptych/v1/kv.proto\x1a\x17triptych/v1/types.proto\"w\n\x0ePrefillRequest\x12*\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x19.triptych.v1.PrefillBeginH\x00\x12.\n\x0bimage_ready\x18\x02 \x01(\x0b\x32\x17.triptych.v1.ImageReadyH\x00\x42\t\n\x07message\"\xac\x01\n\x0cPrefillBegin\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12#\n\x06prompt\x18\x02 \x01(\x0b\x32\x13.triptych.v1.Prompt\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.triptych.v1.SamplingParams\x12%\n\x06ticket\x18\x04 \x01(\x0b\x32\x15.triptych.v1.KvTicket\x12\r\n\x05peers\x18\x05 \x03(\t\"4\n\nImageReady\x12\x15\n\rembedding_key\x18\x01 \x01(\t\x12\x0f\n\x07held_at\x18\x02 \x01(\t\"\xce\x01\n\x0fPrefillResponse\x12\x17\n\x0f\x63omputed_tokens\x18\x01 \x01(\r\x12\x10\n\x08queue_ns\x18\x02 \x01(\x04\x12\x12\n\ncompute_ns\x18\x03 \x01(\x04\x12\x13\n\x0btransfer_ns\x18\x04 \x01(\x04\x12\x16\n\x0etransfer_bytes\x18\x05 \x01(\x04\x12\x19\n\x11\x63\x61\x63he_read_tokens\x18\x06 \x01(\r\x12\x1d\n\x15\x63\x61\x63he_creation_tokens\x18\x07 \x01(\r\x12\x15\n\rpulled_tokens\x18\x08 \x01(\r2X\n\x0ePrefillService\x12\x46\n\x07Prefill\x12\x1b.triptych.v1.PrefillRequest\x1a\x1c.triptych.v1.PrefillResponse(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,9 +38,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREFILLBEGIN']._serialized_start=211
   _globals['_PREFILLBEGIN']._serialized_end=383
   _globals['_IMAGEREADY']._serialized_start=385
-  _globals['_IMAGEREADY']._serialized_end=420
-  _globals['_PREFILLRESPONSE']._serialized_start=423
-  _globals['_PREFILLRESPONSE']._serialized_end=629
-  _globals['_PREFILLSERVICE']._serialized_start=631
-  _globals['_PREFILLSERVICE']._serialized_end=719
+  _globals['_IMAGEREADY']._serialized_end=437
+  _globals['_PREFILLRESPONSE']._serialized_start=440
+  _globals['_PREFILLRESPONSE']._serialized_end=646
+  _globals['_PREFILLSERVICE']._serialized_start=648
+  _globals['_PREFILLSERVICE']._serialized_end=736
 # @@protoc_insertion_point(module_scope)

@@ -34,7 +34,7 @@ class PrefillRequest(_message.Message):
 
     @_builtins.property
     def image_ready(self) -> Global___ImageReady:
-        """An embedding is in the store."""
+        """An embedding is ready."""
 
     def __init__(
         self,
@@ -105,16 +105,20 @@ class ImageReady(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     EMBEDDING_KEY_FIELD_NUMBER: _builtins.int
+    HELD_AT_FIELD_NUMBER: _builtins.int
     embedding_key: _builtins.str
     """Its key."""
+    held_at: _builtins.str
+    """host:port of the EncoderService that holds it; empty: it is in the store."""
     def __init__(
         self,
         *,
         embedding_key: _builtins.str = ...,
+        held_at: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding_key", b"embedding_key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding_key", b"embedding_key", "held_at", b"held_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

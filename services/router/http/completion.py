@@ -73,6 +73,7 @@ def usage_of(usage: Usage) -> Json:
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cache_read_tokens},
         "triptych": _plain(usage),
     }
 

@@ -105,11 +105,12 @@ def parse_chat_request(body: bytes) -> ChatRequest:
 
 
 def _param(loc: tuple[int | str, ...]) -> str:
+    """The field's path as clients write it, without the names of alternatives that pydantic puts between."""
     path = ""
     for index, step in enumerate(loc):
+        after_part = index >= 2 and loc[index - 2] == "content"
         if isinstance(step, int):
             path += f"[{step}]"
-        # After the index of a part stands its type, which is no field.
-        elif not (index >= 2 and loc[index - 2] == "content"):
+        elif not after_part and step != "str" and "[" not in step:
             path += f".{step}" if path else step
     return path

@@ -1,0 +1,58 @@
+"""What of one prompt's KV is still to be sent. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+
+from common.engine.layout import KvLayout
+from common.kv.wire import CHUNK_BYTES, Slab, cut
+
+
+class Outgoing:
+    """Cells (layer, block) become ready in any order of layers, each layer from its first block on."""
+
+    def __init__(self, layout: KvLayout, first_block: int, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self._layout = layout
+        self._chunk_bytes = chunk_bytes
+        self._ready = [first_block] * layout.layers
+        self._slabs: deque[Slab] = deque()
+
+    def __bool__(self) -> bool:
+        """True if something can be sent now."""
+        return bool(self._slabs)
+
+    def ready(self, layers: Iterable[int], end_block: int) -> None:
+        """The blocks before `end_block` are final in `layers`."""
+        for layer in layers:
+            begin = self._ready[layer]
+            if end_block > begin:
+                self._slabs.append(Slab(layer, 1, begin, end_block - begin))
+                self._ready[layer] = end_block
+
+    def resend(self, missing: Iterable[Slab]) -> None:
+        """The receiver lacks exactly these: send those of them that are ready, and the others once they are."""
+        self._slabs = deque(part for slab in missing for part in self._final(slab))
+
+    def take(self) -> Slab | None:
+        """The next chunk's cells, or None. Following layers are joined while the chunk stays small."""
+        if not self._slabs:
+            return None
+        first, *rest = cut(self._joined(), self._layout, self._chunk_bytes)
+        self._slabs.extendleft(reversed(rest))
+        return first
+
+    def _joined(self) -> Slab:
+        slab = self._slabs.popleft()
+        while self._slabs and (longer := slab.joined(self._slabs[0])):
+            if longer.size_bytes(self._layout) > self._chunk_bytes:
+                break
+            slab = longer
+            self._slabs.popleft()
+        return slab
+
+    def _final(self, slab: Slab) -> Iterator[Slab]:
+        for layer in slab.layers:
+            end = min(slab.end_block, self._ready[layer])
+            if end > slab.first_block:
+                yield Slab(layer, 1, slab.first_block, end - slab.first_block)

@@ -1,0 +1,97 @@
+"""The seam of the bytes: how a chunk's payload gets from the sender's memory to the receiver's.
+
+The protocol around it (have, reserve, transfer, acknowledge, release) is the same for all paths. An RDMA library would
+be one more pair of `Outbox` and `Inbox`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from common.kv.frames import Frame, PushFrame
+from common.kv.staging import KvTransport, Staging, StagingView
+from common.kv.wire import checksum
+from triptych.v1 import kv_pb2
+
+Fill = Callable[[memoryview], None]
+"""Writes a chunk's bytes into memory of exactly its size."""
+
+
+class Outbox(Protocol):
+    """The sending end of one stream."""
+
+    async def pack(self, chunk: kv_pb2.KvChunk, size: int, fill: Fill) -> PushFrame:
+        """Make `chunk` a message: `size` bytes are taken from `fill`, which may be called after a wait."""
+
+    def settle(self, seq: int) -> None:
+        """The receiver is through with all chunks up to `seq`."""
+
+    def close(self) -> None:
+        """The stream is over; idempotent."""
+
+
+class InlineOutbox:
+    """Payloads travel in the stream."""
+
+    async def pack(self, chunk: kv_pb2.KvChunk, size: int, fill: Fill) -> PushFrame:
+        """See `Outbox`."""
+        data = memoryview(bytearray(size))
+        fill(data)
+        chunk.crc32 = checksum(data)
+        return Frame(kv_pb2.PushRequest(chunk=chunk), (data,))
+
+    def settle(self, seq: int) -> None:
+        """Nothing is kept."""
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class StagedOutbox:
+    """Payloads lie in slots that the receiver has mapped; descriptors travel in the stream."""
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._used: deque[tuple[int, int]] = deque()
+
+    async def pack(self, chunk: kv_pb2.KvChunk, size: int, fill: Fill) -> PushFrame:
+        """See `Outbox`."""
+        chunk.slot = await self._staging.take()
+        self._used.append((chunk.seq, chunk.slot))
+        data = self._staging.view(chunk.slot, size)
+        fill(data)
+        chunk.crc32 = checksum(data)
+        return Frame(kv_pb2.PushRequest(chunk=chunk))
+
+    def settle(self, seq: int) -> None:
+        """Slots of answered chunks are free."""
+        while self._used and self._used[0][0] <= seq:
+            self._staging.give(self._used.popleft()[1])
+
+    def close(self) -> None:
+        """All slots are free. A receiver that still reads one finds a wrong checksum."""
+        while self._used:
+            self._staging.give(self._used.popleft()[1])
+
+
+class Inbox:
+    """The receiving end of one stream: finds a chunk's payload wherever it lies."""
+
+    def __init__(self, offer: kv_pb2.StagingOffer, transport: KvTransport) -> None:
+        self._view = None if transport == "grpc" else StagingView.open(offer)
+
+    @property
+    def staged(self) -> bool:
+        """True if chunks may lie in slots."""
+        return self._view is not None
+
+    def payload(self, frame: PushFrame, size: int) -> memoryview | None:
+        """The chunk's `size` bytes; None when it has not as many. Slots may change while they are read."""
+        chunk = frame.message.chunk
+        if chunk.HasField("slot"):
+            return self._view.read(chunk.slot, size) if self._view else None
+        if len(frame.payload) == 1 and len(frame.payload[0]) == size:
+            return memoryview(frame.payload[0])
+        return memoryview(b"".join(frame.payload)) if frame.size_bytes == size else None

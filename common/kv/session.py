@@ -1,0 +1,166 @@
+"""One attempt at a transfer: one stream, from its header to the acknowledgement."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from common.kv.frames import Frame, PushFrame
+from common.kv.links import Link
+from common.kv.outgoing import Outgoing
+from common.kv.paths import Outbox
+from common.kv.wire import Slab, slab_of
+from triptych.errors import FailedPreconditionError, UnavailableError
+from triptych.v1 import kv_pb2, types_pb2
+
+ANSWER_S = 10.0
+"""A receiver that answers nothing for as long, with chunks under way, is taken for gone."""
+
+MAX_REPAIRS = 3
+"""How often lost or damaged chunks of one stream are sent again."""
+
+Fill = Callable[[Slab, memoryview], None]
+
+
+@dataclass(slots=True)
+class Supply:
+    """What there is to send, filled while the prompt is computed: KV, then the first token. `fill` reads KV."""
+
+    outgoing: Outgoing
+    size_of: Callable[[Slab], int]
+    fill: Fill
+    first: types_pb2.GeneratedToken | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    sent_bytes: int = 0
+
+
+class PushSession:
+    """Sends while credit lasts and listens at the same time.
+
+    `lease_end` is when the receiver's lease ends if nothing more is heard: the event loop's time in seconds.
+    """
+
+    def __init__(self, supply: Supply, link: Link, answer_s: float = ANSWER_S) -> None:
+        self._supply = supply
+        self._link = link
+        self._answer_s = answer_s
+        self._unanswered: deque[int] = deque()
+        self._seq = 0
+        self._credits = 0
+        self._repairs = 0
+        self._committed = False
+        self._lease_s = math.inf
+        self.lease_end = math.inf
+
+    async def open(self, header: kv_pb2.PushHeader) -> kv_pb2.PushOpened | None:
+        """Send the header; None when the transfer had been delivered before."""
+        try:
+            async with asyncio.timeout(self._answer_s):
+                await self._link.send(Frame(kv_pb2.PushRequest(header=header)))
+                answer = await self._link.receive()
+        except TimeoutError as error:
+            raise UnavailableError("the receiver does not answer") from error
+        if answer.HasField("acknowledged"):
+            return None
+        self._credits = max(1, answer.opened.credits)
+        self._lease_s = answer.opened.lease_ms / 1000
+        self._renew()
+        self._supply.outgoing.resend(map(slab_of, answer.opened.missing))
+        return answer.opened
+
+    async def run(self, outbox: Outbox) -> None:
+        """Send until acknowledged. Raises what the receiver raises, or UnavailableError when the stream breaks."""
+        self._outbox = outbox
+        listening = asyncio.ensure_future(self._listen())
+        sending = asyncio.ensure_future(self._send())
+        try:
+            await asyncio.wait((listening, sending), return_when=asyncio.FIRST_COMPLETED)
+            # The receiver's own word first: a refusal also breaks the sending.
+            await (listening if listening.done() else sending)
+        finally:
+            for task in (listening, sending):
+                task.cancel()
+            await asyncio.gather(listening, sending, return_exceptions=True)
+            outbox.close()
+
+    async def _send(self) -> None:
+        supply = self._supply
+        while True:
+            if supply.outgoing and len(self._unanswered) < self._credits:
+                await self._send_chunk()
+            elif supply.first is not None and not supply.outgoing and not self._committed:
+                await self._commit(supply.first)
+            else:
+                supply.changed.clear()
+                await supply.changed.wait()
+
+    async def _send_chunk(self) -> None:
+        slab = self._supply.outgoing.take()
+        if slab is None:
+            return
+        size = self._supply.size_of(slab)
+        self._seq += 1
+        frame = await self._outbox.pack(_chunk(slab, self._seq), size, lambda out: self._supply.fill(slab, out))
+        self._unanswered.append(self._seq)
+        self._supply.sent_bytes += size
+        await self._transmit(frame)
+
+    async def _commit(self, first: types_pb2.GeneratedToken) -> None:
+        self._committed = True
+        await self._transmit(Frame(kv_pb2.PushRequest(first_token=kv_pb2.FirstToken(token=first))))
+
+    async def _transmit(self, frame: PushFrame) -> None:
+        self._watch_answers()
+        await self._link.send(frame)
+
+    async def _listen(self) -> None:
+        try:
+            async with asyncio.timeout(None) as self._watch:
+                while not self._heard(await self._link.receive()):
+                    self._watch_answers()
+        except TimeoutError as error:
+            raise UnavailableError(f"no answer for {self._answer_s} s") from error
+
+    def _watch_answers(self) -> None:
+        waiting = self._unanswered or self._committed
+        self._watch.reschedule(asyncio.get_running_loop().time() + self._answer_s if waiting else None)
+
+    def _heard(self, answer: kv_pb2.PushResponse) -> bool:
+        """Take an answer in; True when it is the acknowledgement."""
+        if answer.HasField("received"):
+            self._settle(answer.received.seq)
+        elif answer.HasField("incomplete"):
+            self._repair(answer.incomplete)
+        self._renew()
+        self._supply.changed.set()
+        return answer.HasField("acknowledged")
+
+    def _renew(self) -> None:
+        self.lease_end = asyncio.get_running_loop().time() + self._lease_s
+
+    def _settle(self, seq: int) -> None:
+        while self._unanswered and self._unanswered[0] <= seq:
+            self._unanswered.popleft()
+        self._outbox.settle(seq)
+
+    def _repair(self, incomplete: kv_pb2.PushIncomplete) -> None:
+        self._repairs += 1
+        if self._repairs > MAX_REPAIRS:
+            raise FailedPreconditionError(f"KV still arrives damaged after {MAX_REPAIRS} repairs")
+        self._committed = False
+        # The stream keeps its order: what came before the first token was received by now, or never will be.
+        self._settle(self._seq)
+        self._supply.outgoing.resend(map(slab_of, incomplete.missing))
+
+
+def _chunk(slab: Slab, seq: int) -> kv_pb2.KvChunk:
+    return kv_pb2.KvChunk(
+        first_block=slab.first_block,
+        num_blocks=slab.num_blocks,
+        first_layer=slab.first_layer,
+        num_layers=slab.num_layers,
+        seq=seq,
+    )

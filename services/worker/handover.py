@@ -1,0 +1,61 @@
+"""Hand-over by reference: prefill computes into the blocks that decode reserved, and nothing moves."""
+
+from __future__ import annotations
+
+import asyncio
+
+from common.engine.sequence import Sequence
+from services.decode.engine import DecodeEngine
+from services.prefill.delivery import Deliveries, Delivery
+from triptych.errors import FailedPreconditionError
+from triptych.v1 import prefill_pb2, types_pb2
+
+
+class Reference:
+    """A `Delivery` within one process."""
+
+    sent_bytes = 0
+
+    def __init__(self, decode: DecodeEngine, reservation_id: str) -> None:
+        self._decode = decode
+        self._reservation_id = reservation_id
+        self._owned = asyncio.Event()
+
+    def ready(self, tokens: int) -> None:
+        """The blocks are decode's already; computing renews the lease, as arriving KV would."""
+        self._decode.renew(self._reservation_id)
+
+    def layer_ready(self, layer: int, tokens: int) -> None:
+        """See `ready`."""
+        self.ready(tokens)
+
+    async def finish(self, first: types_pb2.GeneratedToken) -> None:
+        """See `Delivery`; FailedPreconditionError when decode gave the request up meanwhile."""
+        self._decode.adopt(self._reservation_id, first)
+        self._owned.set()
+
+    async def acknowledged(self) -> None:
+        """See `Delivery`."""
+        await self._owned.wait()
+
+    def abort(self) -> None:
+        """Nothing to undo: decode's own call frees the blocks."""
+
+
+class ReferenceDeliveries:
+    """By reference for tickets of this process, otherwise as `others`."""
+
+    def __init__(self, decode: DecodeEngine, instance_id: str, others: Deliveries) -> None:
+        self._decode = decode
+        self._instance_id = instance_id
+        self._others = others
+
+    def open(self, begin: prefill_pb2.PrefillBegin) -> tuple[Sequence, Delivery, bool]:
+        """See `Deliveries`."""
+        ticket = begin.ticket
+        if ticket.instance_id != self._instance_id:
+            return self._others.open(begin)
+        sequence = self._decode.reserved(ticket.reservation_id)
+        if sequence.prompt_ids != list(begin.prompt.token_ids):
+            raise FailedPreconditionError("the KV ticket was issued for another prompt")
+        return sequence, Reference(self._decode, ticket.reservation_id), True

@@ -1,0 +1,60 @@
+"""Pages for operators: health, readiness, metrics."""
+
+from __future__ import annotations
+
+from tests.contract.router_bench import Bench, open_bench, png
+from tests.contract.test_openai_chat import image_part
+
+
+async def test_readiness_lists_what_is_missing(valkey_url: str) -> None:
+    async with open_bench(valkey_url, ("prefill",)) as bench:
+        answer = await bench.http.get("/readyz")
+        assert answer.status_code == 503
+        assert [sentence.split()[1] for sentence in answer.json()["missing"]] == ["encoder", "decode"]
+        assert (await bench.http.get("/healthz")).status_code == 200
+
+
+async def test_text_is_refused_by_the_name_of_the_missing_role(valkey_url: str) -> None:
+    async with open_bench(valkey_url, ("prefill",)) as bench:
+        answer = await bench.chat()
+        assert (answer.status_code, "no decode worker" in answer.json()["error"]["message"]) == (503, True)
+
+
+async def test_text_does_not_need_an_encoder(valkey_url: str) -> None:
+    async with open_bench(valkey_url, ("prefill", "decode")) as bench:
+        assert (await bench.chat()).status_code == 200
+        assert "no encoder" in (await bench.chat([image_part(png())])).json()["error"]["message"]
+
+
+async def test_unlike_layouts_are_no_pair(bench: Bench) -> None:
+    worker = bench.fleet.workers["prefill"][0]
+    worker.info.layout.block_size = 32
+    await worker.registration.announce()
+    while (await bench.http.get("/readyz")).status_code == 200:
+        pass
+    answer = await bench.chat()
+    assert answer.json()["error"]["code"] == "failed_precondition"
+
+
+async def test_ready_when_all_are_there(bench: Bench) -> None:
+    assert (await bench.http.get("/readyz")).json() == {"ready": True, "missing": []}
+
+
+async def test_metrics_count_answers_and_tokens(bench: Bench) -> None:
+    bench.say("yes")
+    await bench.chat([image_part(png())])
+    await bench.chat(max_tokens=0)
+    text = (await bench.http.get("/metrics")).text
+    assert 'triptych_router_requests_total{status="ok"} 1.0' in text
+    assert 'triptych_router_requests_total{status="invalid_argument"} 1.0' in text
+    assert 'triptych_router_embeddings_total{outcome="miss"} 1.0' in text
+    assert f'triptych_router_tokens_total{{kind="completion"}} {len(bench.fleet.script.answer)}.0' in text
+
+
+async def test_metrics_do_not_grow_with_names(bench: Bench) -> None:
+    await bench.chat(user="a", model="first")
+    before = (await bench.http.get("/metrics")).text.count("\n")
+    for name in ("b", "c"):
+        await bench.http.get(f"/{name}")
+        await bench.chat(user=name, model=name)
+    assert (await bench.http.get("/metrics")).text.count("\n") == before

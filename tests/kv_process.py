@@ -1,0 +1,33 @@
+"""`python -m tests.kv_process MODE BLOCKS`: a receiver of KV in a process of its own.
+
+Prints its ticket in hex; a line on stdin makes it print a digest of the reserved blocks and what was delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sys
+from typing import cast
+
+from common.kv.staging import KvTransport
+from tests.kv_ends import Receiver, content, serving
+
+
+async def main(mode: KvTransport, blocks: int) -> None:
+    """Serve until stdin ends."""
+    receiver = Receiver(blocks, transport=mode)
+    async with serving(receiver) as address:
+        reserved = list(reversed(range(blocks)))
+        print(receiver.ticket(reserved, address=address).SerializeToString().hex(), flush=True)
+        while await asyncio.to_thread(sys.stdin.readline):
+            print(digest(content(receiver.cache, reserved)), len(receiver.delivered), flush=True)
+
+
+def digest(layers: list[bytes]) -> str:
+    """One name for the content of blocks."""
+    return hashlib.sha256(b"".join(layers)).hexdigest()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(cast("KvTransport", sys.argv[1]), int(sys.argv[2])))
