@@ -12,6 +12,8 @@ from triptych.v1.types_pb2 import Usage
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 NS = 1e9
+# The last three add up to prompt, so ratios are weighted by tokens.
+TOKEN_KINDS = ("prompt", "completion", "visual", "cache_read", "cache_creation", "uncached")
 
 
 class Metrics:
@@ -49,7 +51,7 @@ class Metrics:
 
     def finished(self, usage: Usage) -> None:
         """Add the account of a complete answer."""
-        for kind in ("prompt", "completion", "visual"):
+        for kind in TOKEN_KINDS:
             self._tokens.labels(kind).inc(getattr(usage, f"{kind}_tokens"))
         self._embeddings.labels("hit").inc(usage.embedding_hits)
         self._embeddings.labels("miss").inc(usage.embedding_misses)

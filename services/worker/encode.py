@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from redis.asyncio import Redis
+
 from common.rpc.server import RpcServer
 from services.encoder import servicer
 from services.encoder.load import Load
@@ -13,8 +15,8 @@ from triptych.v1 import encoder_pb2_grpc, worker_pb2
 class EncodeStage:
     """A `Stage` of `common.worker.process` around one replica of the encoder."""
 
-    def __init__(self, settings: EncoderSettings) -> None:
-        self._replica = Replica(settings.for_replica())
+    def __init__(self, settings: EncoderSettings, redis: Redis) -> None:
+        self._replica = Replica(settings.for_replica(), redis)
         self._load = Load(settings.max_pending_tokens)
 
     def register(self, server: RpcServer) -> None:
