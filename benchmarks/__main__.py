@@ -27,7 +27,7 @@ def main(wanted: list[str]) -> int:
         print(*(f"{name:20} {describe(name)}" for name in names()), sep="\n")
         return 2 if unknown else 0
     for name in wanted:
-        sys.argv = [name]
+        sys.argv = [name]  # without our own arguments
         runpy.run_module(f"benchmarks.{name}", run_name="__main__")
     return 0
 

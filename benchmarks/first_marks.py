@@ -149,7 +149,9 @@ def report(timings: dict[str, Timing], together: float, starts: dict[str, float]
         )
     console.print(table)
     ratio = together / (TOKENS / base.total_s)
-    console.print(f"{CONCURRENCY} requests at once: {together:.0f} tokens/s, {ratio:.2f} of one `generate` after another")
+    console.print(
+        f"{CONCURRENCY} requests at once: {together:.0f} tokens/s, {ratio:.2f} of one `generate` after another"
+    )
     parts = Table("part", "ready after, s", "resident memory, MiB", title="Start-up")
     for name, seconds in starts.items():
         parts.add_row(name, f"{seconds:.1f}", f"{memory[name] / 2**20:.0f}")

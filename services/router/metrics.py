@@ -24,7 +24,7 @@ class Metrics:
         self._requests = self._counter(
             "requests", "Answers by how they ended: ok, cancelled or an error's reason", "status"
         )
-        self._tokens = self._counter("tokens", "Tokens of finished answers: prompt, completion or visual", "kind")
+        self._tokens = self._counter("tokens", "Tokens of finished answers by kind", "kind")
         self._embeddings = self._counter(
             "embeddings", "Embeddings that finished answers needed: hit or miss", "outcome"
         )
