@@ -1,7 +1,7 @@
 """The demo model on held-out questions, through a cluster and through plain transformers: shares of exact answers.
 
-`python -m benchmarks.demo_accuracy [COUNT]`; exit status 1 when an answer differs between the two or fewer than 90 % are
-right.
+`python -m benchmarks.demo_accuracy [COUNT]`; exit status 1 when an answer differs between the two, or fewer than
+90 % are right.
 """
 
 from __future__ import annotations

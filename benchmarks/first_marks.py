@@ -1,8 +1,8 @@
 """The cluster beside plain transformers `generate`, in one run: time to first token, tokens/s, start-up by part.
 
-Both answer the same questions about the same pictures with the demo model, greedy, float32, a fixed number of tokens. The
-cluster's caches are split per request by a salt, so that its cold figures are cold. On one machine the cluster has the
-same cores as the baseline and three more processes; what it buys is not single-stream speed.
+Both answer the same question about the same picture with the demo model, greedy, float32, a fixed number of tokens.
+The cluster's caches are split per request by a salt, so that its cold figures are cold. On one machine the cluster has
+the same cores as the baseline and three more processes; what it buys is not single-stream speed.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ class Clock(BaseStreamer):  # type: ignore[misc]
         self.calls: list[float] = []
 
     def put(self, value: torch.Tensor) -> None:
+        """Note the time."""
         self.calls.append(time.perf_counter())
 
     def end(self) -> None:

@@ -1,11 +1,16 @@
-"""The receiving process of `kv_transfer`: `python -m benchmarks.kv_receiver socket|kv SIZE_MIB`."""
+"""The receiving process of the KV benchmarks: `python -m benchmarks.kv_receiver socket|kv SIZE_MIB [LAYOUT]`.
+
+LAYOUT is a `KvLayout` in JSON.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import json
 import socket
 import sys
+import time
 
 import numpy as np
 
@@ -17,7 +22,6 @@ from common.kv.links import NAME
 from common.kv.receiver import Target
 from common.kv.reservations import Reservations
 from common.kv.servicer import KvServicer, add_kv_service
-from common.kv.wire import layout_to_proto
 from common.rpc.server import RpcServer
 from triptych.v1 import kv_pb2
 
@@ -26,18 +30,13 @@ MIB = 1 << 20
 LAYOUT = KvLayout("bfloat16", layers=16, kv_heads=8, head_dim=64, block_size=16)
 
 
-def blocks_of(size_mib: int) -> int:
-    """Blocks that make so many MiB over all layers."""
-    return size_mib * MIB // LAYOUT.bytes_per_block
-
-
 @functools.lru_cache(maxsize=1)
-def cache_of(size_mib: int) -> KvCache:
+def cache_of(size_mib: int, layout: KvLayout = LAYOUT) -> KvCache:
     """A cache of that size, every page touched."""
-    count = blocks_of(size_mib)
-    cache = KvCache(LAYOUT, count)
-    for layer in range(LAYOUT.layers):
-        cache.load(layer, range(count), np.full(count * LAYOUT.bytes_per_layer_block, layer, dtype=np.uint8).data)
+    count = size_mib * MIB // layout.bytes_per_block
+    cache = KvCache(layout, count)
+    for layer in range(layout.layers):
+        cache.load(layer, range(count), np.full(count * layout.bytes_per_layer_block, layer, dtype=np.uint8).data)
     return cache
 
 
@@ -56,20 +55,22 @@ def socket_receiver() -> None:
 
 
 async def kv_receiver() -> None:
-    """Serve KvService; print a ticket for the whole cache for each line on stdin."""
-    cache, reservations = cache_of(int(sys.argv[2])), Reservations(LAYOUT.layers, ttl_s=60.0)
+    """Serve KvService; for each line on stdin print a ticket for as many blocks as it says, or for all."""
+    cache = cache_of(int(sys.argv[2]), KvLayout(**json.loads(sys.argv[3])) if sys.argv[3:] else LAYOUT)
+    reservations = Reservations(cache.layout.layers, ttl_s=60.0)
     target = Target("bench", cache, reservations, lambda reservation, first: None)
     server = RpcServer("127.0.0.1", 0)
     server.add(add_kv_service, KvServicer(target, PrefixCache(BlockPool(cache.num_blocks))), NAME)
-    port = await server.start()
-    loop = asyncio.get_running_loop()
-    while await loop.run_in_executor(None, sys.stdin.readline):
-        reservation = reservations.open(list(range(cache.num_blocks)), 0, asyncio.get_running_loop().time())
-        ticket = kv_pb2.KvTicket(address=f"127.0.0.1:{port}", instance_id="bench", reservation_id=reservation.id)
-        ticket.layout.CopyFrom(layout_to_proto(LAYOUT))
-        ticket.num_blocks = cache.num_blocks
-        _say(ticket.SerializeToString().hex())
+    address = f"127.0.0.1:{await server.start()}"
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        blocks = list(range(int(line.strip() or cache.num_blocks)))
+        _say(_ticket(address, reservations, blocks).SerializeToString().hex())
     await server.drain(0.0)
+
+
+def _ticket(address: str, reservations: Reservations, blocks: list[int]) -> kv_pb2.KvTicket:
+    reservation = reservations.open(blocks, 0, time.monotonic())
+    return kv_pb2.KvTicket(address=address, instance_id="bench", reservation_id=reservation.id, num_blocks=len(blocks))
 
 
 def _say(line: str) -> None:

@@ -12,17 +12,16 @@ import argparse
 import asyncio
 import json
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
-from benchmarks.kv_receiver import LAYOUT, MIB, blocks_of, cache_of
+from benchmarks.kv_child import Child
+from benchmarks.kv_receiver import LAYOUT, MIB, cache_of
 from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
 from common.families.base import Positions
@@ -34,42 +33,17 @@ from common.rpc.channels import Channels
 from triptych.v1 import kv_pb2, types_pb2
 
 WAYS = ("socket", "grpc", "memcpy", "shm")
+MODES: tuple[KvTransport, ...] = ("grpc", "shm")
 GOALS = {"grpc": ("socket", 0.6), "shm": ("memcpy", 0.5)}
 Rates = dict[str, float]
 
 
 def prompt_of(size_mib: int) -> Sequence:
     """A prompt whose KV is the whole cache."""
-    count = blocks_of(size_mib)
+    count = size_mib * MIB // LAYOUT.bytes_per_block
     length = count * LAYOUT.block_size
     positions = Positions(np.zeros((1, length), dtype=np.int64), length)
     return Sequence("bench", [1] * length, positions, SamplingParams(temperature=0), block_table=list(range(count)))
-
-
-class Child:
-    """A receiving process: one line in, one line out."""
-
-    def __init__(self, kind: str, size_mib: int) -> None:
-        command = [sys.executable, "-m", "benchmarks.kv_receiver", kind, str(size_mib)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.line()
-
-    def line(self) -> str:
-        """Wait for its next line."""
-        assert self._process.stdout
-        return self._process.stdout.readline().strip()
-
-    def ask(self) -> str:
-        """Have it prepare for a transfer, and get its address or ticket."""
-        assert self._process.stdin
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return self.line()
-
-    def close(self) -> None:
-        """End it."""
-        self._process.kill()
-        self._process.communicate()
 
 
 async def over_socket(child: Child, size_mib: int) -> float:
@@ -117,10 +91,12 @@ async def measure(size_mib: int, rounds: int) -> Rates:
 async def _open(size_mib: int, stack: AsyncExitStack) -> dict[str, Callable[[], Awaitable[float]]]:
     channels = Channels()
     stack.push_async_callback(channels.close)
-    children = {kind: Child(kind, size_mib) for kind in ("socket", "kv")}
+    children = {kind: Child(kind, str(size_mib)) for kind in ("socket", "kv")}
     for child in children.values():
         stack.callback(child.close)
-    modes = {mode: Transport(GrpcLinks(channels), LAYOUT, cast("KvTransport", mode)) for mode in ("grpc", "shm")}
+    modes: dict[KvTransport, Transport] = {}
+    for mode in MODES:
+        modes[mode] = Transport(GrpcLinks(channels), LAYOUT, mode)
     return {
         "socket": lambda: over_socket(children["socket"], size_mib),
         "memcpy": lambda: by_memcpy(size_mib),
@@ -134,7 +110,8 @@ def table(results: dict[int, Rates]) -> str:
     lines = [f"{'MiB':>6}" + "".join(f"{name:>9}" for name in WAYS) + f"{'grpc/socket':>13}{'shm/memcpy':>12}"]
     for size, rates in results.items():
         ratios = [rates[way] / rates[base] for way, (base, _) in GOALS.items()]
-        lines.append(f"{size:>6}" + "".join(f"{rates[name]:>9.2f}" for name in WAYS) + f"{ratios[0]:>13.2f}{ratios[1]:>12.2f}")
+        cells = "".join(f"{rates[name]:>9.2f}" for name in WAYS)
+        lines.append(f"{size:>6}{cells}{ratios[0]:>13.2f}{ratios[1]:>12.2f}")
     return "\n".join(lines)
 
 

@@ -19,9 +19,15 @@ async def main(mode: KvTransport, blocks: int) -> None:
     receiver = Receiver(blocks, transport=mode)
     async with serving(receiver) as address:
         reserved = list(reversed(range(blocks)))
-        print(receiver.ticket(reserved, address=address).SerializeToString().hex(), flush=True)
+        say(receiver.ticket(reserved, address=address).SerializeToString().hex())
         while await asyncio.to_thread(sys.stdin.readline):
-            print(digest(content(receiver.cache, reserved)), len(receiver.delivered), flush=True)
+            say(f"{digest(content(receiver.cache, reserved))} {len(receiver.delivered)}")
+
+
+def say(line: str) -> None:
+    """A line on stdout, at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 def digest(layers: list[bytes]) -> str:

@@ -105,7 +105,9 @@ async def test_late_chunk_of_an_aborted_request_does_not_touch_the_next_ones_blo
         doomed = asyncio.create_task(pair.run_prefill(own[0], greedy(4), ticket))
         await late.reached.wait()
         call.cancel()  # type: ignore[attr-defined]
-        while (await pair.load("decode")).blocks_in_use:
+        for _ in range(500):
+            if not (await pair.load("decode")).blocks_in_use:
+                break
             await asyncio.sleep(0.01)
         next_call, next_ticket = await reserve(pair, own[1])
         late.resume.set()

@@ -111,7 +111,8 @@ async def test_nobody_at_the_address_is_unavailable() -> None:
 @asynccontextmanager
 async def process(mode: KvTransport, *prefix: str) -> AsyncIterator[tuple[subprocess.Popen[str], kv_pb2.KvTicket]]:
     command = [*prefix, sys.executable, "-m", "tests.kv_process", mode, str(BLOCKS)]
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    pipe = subprocess.PIPE
+    child = await asyncio.to_thread(subprocess.Popen[str], command, stdin=pipe, stdout=pipe, text=True)
     assert child.stdin and child.stdout
     try:
         line = await asyncio.to_thread(child.stdout.readline)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
+from common.kv.frames import Frame, PushFrame
+from common.kv.receiver import PushReceiver
 from common.kv.sender import KvPush
 from common.kv.staging import KvTransport
 from common.kv.transport import Transport
+from common.kv.wire import checksum
 from tests.kv_ends import FIRST, LAYOUT, Receiver, content, noisy_cache, prompt_of
 from tests.kv_links import Fault, FaultName, FaultyLinks, MemoryLinks
 from triptych.errors import FailedPreconditionError, RequestCancelledError, TriptychError, UnavailableError
+from triptych.v1 import kv_pb2
 
 SOURCE = noisy_cache(32, seed=1)
 FROM, TO = list(range(12)), [31, 4, 17, 5, 6, 7, 30, 29, 1, 2, 3, 20]
@@ -171,28 +176,44 @@ async def test_shared_memory_that_must_be_and_cannot_is_an_error() -> None:
         await push.acknowledged()
 
 
-@pytest.mark.parametrize("handled", [0, 1, 2], ids=["header", "chunk", "first token"])
-async def test_every_message_of_an_expired_lease_is_refused(handled: int) -> None:
-    """F11: the lease is over once so many messages have been handled."""
-    receiver = Receiver(ttl_s=5.0, clock=lambda: 0.0 if len(seen) <= handled else 5.0)
-    seen: list[str | None] = []
-    links = FaultyLinks(MemoryLinks(peer=receiver.target), seen=seen)
-    push = KvPush(SOURCE, receiver.ticket([3]), prompt_of([0]), Transport(links, LAYOUT, "grpc"))
-    push.ready(LAYOUT.block_size)
+def whole_transfer(ticket: kv_pb2.KvTicket) -> list[PushFrame]:
+    data = bytes(LAYOUT.bytes_per_block)
+    header = kv_pb2.PushHeader(
+        reservation_id=ticket.reservation_id, instance_id=ticket.instance_id, layout=ticket.layout
+    )
+    chunk = kv_pb2.KvChunk(num_blocks=1, num_layers=LAYOUT.layers, crc32=checksum(data))
+    return [
+        Frame(kv_pb2.PushRequest(header=header)),
+        Frame(kv_pb2.PushRequest(chunk=chunk), (data,)),
+        Frame(kv_pb2.PushRequest(first_token=kv_pb2.FirstToken(token=FIRST))),
+    ]
+
+
+@pytest.mark.parametrize("expired_at", [0, 1, 2], ids=["header", "chunk", "first token"])
+async def test_every_message_of_an_expired_lease_is_refused(expired_at: int) -> None:
+    """F11."""
+    now = [0.0]
+    receiver = Receiver(ttl_s=5.0, clock=lambda: now[0])
+
+    async def frames() -> AsyncIterator[PushFrame]:
+        for index, frame in enumerate(whole_transfer(receiver.ticket([3]))):
+            now[0] = 5.0 if index == expired_at else 0.0
+            yield frame
+
     with pytest.raises(FailedPreconditionError, match="expired"):
-        await push.finish(FIRST)
+        _ = [answer async for answer in PushReceiver(receiver.target).run(frames())]
     untouched = content(receiver.cache, [3]) == content(Receiver().cache, [3])
-    assert (untouched, receiver.delivered) == (handled < 2, [])
+    assert (untouched, receiver.delivered) == (expired_at < 2, [])
 
 
 async def test_sender_gives_up_when_the_lease_of_its_ticket_is_over() -> None:
-    receiver = Receiver(ttl_s=0.06)
+    receiver = Receiver(ttl_s=0.06, clock=lambda: 0.0)
     links = FaultyLinks(MemoryLinks(peer=receiver.target), Fault("fail", times=10_000))
     push = KvPush(SOURCE, receiver.ticket([3]), prompt_of([0]), Transport(links, LAYOUT, "grpc"))
     push.ready(LAYOUT.block_size)
     with pytest.raises(UnavailableError, match="broke"):
         await push.finish(FIRST)
-    assert links.streams < 4
+    assert links.streams <= 2, "the second pause would outlast the lease"
 
 
 async def test_abort_is_idempotent_before_and_after_the_end() -> None:
