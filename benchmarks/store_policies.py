@@ -1,6 +1,6 @@
 """Hit rates of the two eviction policies and of the clairvoyant optimum on one Zipf stream, through a real server.
 
-    python -m benchmarks.store_policies [--requests 4000] [--pictures 400] [--exponent 0.9] [--share 0.25]
+    python -m benchmarks.store_policies [--requests 2500] [--pictures 400] [--exponent 0.9] [--share 0.25]
 
 The store holds `share` of the working set. Each request names 1 to 4 pictures of various sizes, and some requests live
 longer than others: with `refcount` they keep their pictures from being evicted, which is what it costs to never take
@@ -49,7 +49,9 @@ def zipf_trace(requests: int, pictures: int, exponent: float, seed: int = 7) -> 
     sizes = [int(512 * 2 ** chance.uniform(0, 4)) for _ in range(pictures)]
     drawn = (chance.choices(range(pictures), weights, k=chance.randint(1, 4)) for _ in range(requests))
     return Trace(
-        [list(dict.fromkeys(names)) for names in drawn], sizes, [chance.choice((1, 2, 4, 16)) for _ in range(requests)]
+        [list(dict.fromkeys(names)) for names in drawn],
+        sizes,
+        [chance.choice((1, 8, 64, 256)) for _ in range(requests)],
     )
 
 
@@ -83,7 +85,7 @@ def _next_uses(stream: Sequence[int]) -> list[int]:
 
 @dataclass
 class Outcome:
-    """`taken` counts pictures that were evicted before a request that needs them was over."""
+    """`taken` counts pictures that were not there when a request that needs them ended: evicted, or never stored."""
 
     hit_rate: float = 0.0
     evictions: int = 0
@@ -95,7 +97,7 @@ async def measured(trace: Trace, capacity: int, policy: Policy, url: str) -> Out
     """The stream through our client."""
     redis = connect(url)
     await redis.flushdb()
-    store = EmbeddingStore(redis, budget=Budget(policy, capacity))
+    store = EmbeddingStore(redis, budget=Budget(policy, capacity, lease_s=3600.0))
     outcome, hits = Outcome(), 0
     # Running requests as (step at which it ends, number).
     running: list[tuple[int, int]] = []
@@ -149,7 +151,7 @@ def rows(trace: Trace, share: float, url: str) -> Iterator[str]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--requests", type=int, default=2500)
     parser.add_argument("--pictures", type=int, default=400)
     parser.add_argument("--exponent", type=float, default=0.9)
     parser.add_argument("--share", type=float, default=0.25)

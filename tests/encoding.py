@@ -29,7 +29,8 @@ class Upload:
     @property
     def message(self) -> encoder_pb2.EncodeImage:
         """The wire form of `task`."""
-        return encoder_pb2.EncodeImage(**vars(self.task))
+        fields = {name: value for name, value in vars(self.task).items() if name not in ("request", "data")}
+        return encoder_pb2.EncodeImage(**fields)
 
 
 def describe(tower: Tower, picture: Image.Image, scope: str = SCOPE) -> Upload:

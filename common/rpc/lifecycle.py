@@ -52,7 +52,7 @@ def run_service(build: Callable[[], Service]) -> int:
     try:
         asyncio.run(_run(build()))
     except TriptychError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        sys.stderr.write(f"error: {error.message}\n")
         return 1
     return 0
 

@@ -18,7 +18,7 @@ def service_main(role: str, settings_type: type[Settings], build: Callable[[Sett
     try:
         settings = settings_type.load(sys.argv[1:])
     except ConfigError as error:
-        print(f"error: {error.message}", file=sys.stderr)
+        sys.stderr.write(f"error: {error.message}\n")
         return 2
     configure_logging(role, settings.log_level)
     return run_service(lambda: build(settings))

@@ -1,4 +1,4 @@
-"""The one way to Redis: connection options, error mapping and the names of keys."""
+"""The one way to Redis: clients, error mapping and the names of keys."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from redis.asyncio import BlockingConnectionPool, Redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from common.store.address import TIMEOUT_S, open_pool
 from common.store.scripts import PREFIX
-from triptych.errors import ConfigError, UnavailableError
+from triptych.errors import UnavailableError
 
-TIMEOUT_S = 2.0
-MAX_CONNECTIONS = 64
 RETRY_AFTER_S = 1.0
 # The braces are hash tags: in a cluster, keys that one script touches must lie on one node.
 WORKER_INDEX = "triptych:{workers}:index"
@@ -52,25 +49,8 @@ def lease_key(key: str) -> str:
 
 
 def connect(url: str) -> Redis:
-    """A pooled client; connects lazily, answers in bytes. ConfigError when the URL is malformed.
-
-    No retries: redis-py's default keeps a caller for ten seconds when the server hangs, and every caller here has a
-    better plan than waiting. No socket timeout either: redis-py 8 implements it by `asyncio.wait_for`, which loses
-    cancellations in Python 3.11; `store_errors` has the limit. Commands wait for a free connection when all are in use.
-    """
-    try:
-        pool = BlockingConnectionPool.from_url(
-            url,
-            max_connections=MAX_CONNECTIONS,
-            timeout=TIMEOUT_S,
-            socket_timeout=None,
-            socket_connect_timeout=TIMEOUT_S,
-            retry=Retry(NoBackoff(), 0),
-            protocol=2,
-        )
-    except ValueError as exc:
-        raise ConfigError(f"redis-url is not usable: {exc}") from exc
-    return Redis.from_pool(pool)
+    """A pooled client; connects lazily, answers in bytes. ConfigError when the URL is malformed."""
+    return Redis.from_pool(open_pool(url))
 
 
 @asynccontextmanager

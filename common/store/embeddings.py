@@ -7,6 +7,7 @@ Each step is one script or one transaction, so nobody sees half of it, and the b
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, cast
@@ -16,7 +17,9 @@ from torch import Tensor
 
 from common.store import codec, scripts
 from common.store.budget import Account, Budget, StoreCounters
-from common.store.client import embedding_key, lease_key, reservation_key, store_errors
+from common.store.client import embedding_key, lease_key, reservation_key
+from common.store.gate import Gate
+from common.store.memory import MemoryTier
 from triptych.errors import UnavailableError
 
 VALUE_TTL_S = 3600.0
@@ -24,6 +27,8 @@ VALUE_TTL_S = 3600.0
 VALUE_TIMEOUT_S = 10.0
 _POLL_S = (0.005, 0.05)
 _STAGED_MS = 60_000
+# Below this a change of threads takes longer than the work, a third of a millisecond.
+_SMALL_BYTES = 2**20 + codec.HEAD_BYTES
 
 
 class Reservation(Enum):
@@ -41,10 +46,19 @@ class EmbeddingStore:
     loses it when it has read the rows, or after the budget's `lease_s`. Without a request there is no lease.
     """
 
-    def __init__(self, redis: Redis, ttl_s: float = VALUE_TTL_S, budget: Budget | None = None) -> None:
-        self._redis = redis
+    def __init__(
+        self,
+        redis: Redis,
+        ttl_s: float = VALUE_TTL_S,
+        budget: Budget | None = None,
+        *,
+        gate: Gate | None = None,
+        memory_bytes: int = 0,
+    ) -> None:
+        self._redis, self._gate = redis, gate or Gate(redis)
         self._ttl_ms = round(ttl_s * 1000)
         self._budget = budget or Budget()
+        self._memory: MemoryTier[dict[str, Tensor]] = MemoryTier(memory_bytes)
         self.counters = StoreCounters()
 
     async def get(self, key: str, rows: int | None = None, request: str = "") -> dict[str, Tensor] | None:
@@ -52,21 +66,40 @@ class EmbeddingStore:
 
         A bad value, or one of not `rows` rows, is counted, deleted and a miss.
         """
-        async with store_errors(VALUE_TIMEOUT_S), self._redis.pipeline(transaction=True) as pipe:
+        if (known := self.recall(key, rows)) is not None:
+            await self._forgo(key, request)
+            return known
+        async with self._gate(VALUE_TIMEOUT_S), self._redis.pipeline(transaction=False) as pipe:
             pipe.get(embedding_key(key))
             self._eval(pipe, scripts.TOUCH, key, self._ttl_ms, request)
             value, _ = await pipe.execute()
-        try:
-            tensors = None if value is None else await asyncio.to_thread(codec.unpack, key, value, rows)
-        except codec.BadValueError:
-            await self._discard(key, value or b"")
-            tensors = None
+        tensors = None if value is None else await self.adopt(key, value, rows)
+        if value is not None and tensors is None:
+            await self._discard(key, value)
         self._count(tensors is not None)
+        return tensors
+
+    def recall(self, key: str, rows: int | None = None) -> dict[str, Tensor] | None:
+        """The tensors if this process remembers them."""
+        tensors = self._memory.get(key)
+        if tensors is None or any(rows not in (None, len(tensor)) for tensor in tensors.values()):
+            return None
+        self.counters.memory_hits += 1
+        return tensors
+
+    async def adopt(self, key: str, value: bytes, rows: int | None = None) -> dict[str, Tensor] | None:
+        """Verify a packed value, from wherever it came, and remember it; None, and counted, when it is bad."""
+        try:
+            tensors = await _unpack(key, value, rows)
+        except codec.BadValueError:
+            self.counters.corrupt += 1
+            return None
+        self._memory.put(key, tensors, len(value))
         return tensors
 
     async def size(self, key: str, rows: int | None = None) -> int | None:
         """Bytes of the ready value, or None, judged by its head only; a bad one is counted, deleted and a miss."""
-        async with store_errors(), self._redis.pipeline(transaction=True) as pipe:
+        async with self._gate(), self._redis.pipeline(transaction=True) as pipe:
             pipe.getrange(embedding_key(key), 0, codec.HEAD_BYTES - 1)
             pipe.exists(embedding_key(key))
             self._eval(pipe, scripts.TOUCH, key, self._ttl_ms, "")
@@ -75,6 +108,7 @@ class EmbeddingStore:
             if there:
                 codec.check_head(key, head, size, rows)
         except codec.BadValueError:
+            self.counters.corrupt += 1
             await self._discard(key, head)
             there = False
         self._count(bool(there))
@@ -87,13 +121,13 @@ class EmbeddingStore:
         READY: `request` has a lease.
         """
         arguments = owner, round(ttl_s * 1000), request, self._budget.lease_ms
-        async with store_errors():
+        async with self._gate():
             answer = await self._eval(self._redis, scripts.RESERVE, key, *arguments, more=(reservation_key(key),))
         return Reservation(answer)
 
     async def renew(self, owners: Mapping[str, str], ttl_s: float) -> None:
         """Prolong reservations: key to its owner. Those that have changed hands are left alone."""
-        async with store_errors(), self._redis.pipeline(transaction=False) as pipe:
+        async with self._gate(), self._redis.pipeline(transaction=False) as pipe:
             for key, owner in owners.items():
                 pipe.eval(scripts.RENEW, 1, reservation_key(key), owner, round(ttl_s * 1000))
             await pipe.execute()
@@ -114,7 +148,7 @@ class EmbeddingStore:
             await self.release(key, owner)
             return False
         try:
-            async with store_errors(VALUE_TIMEOUT_S):
+            async with self._gate(VALUE_TIMEOUT_S):
                 stored, evicted, total = await self._write(key, owner, value, request)
         except UnavailableError:
             self.counters.write_errors += 1
@@ -126,17 +160,22 @@ class EmbeddingStore:
 
     async def release(self, key: str, owner: str) -> None:
         """End the reservation if `owner` has it; twice is harmless."""
-        async with store_errors():
+        async with self._gate():
             await self._redis.eval(scripts.RELEASE, 1, reservation_key(key), owner)
+
+    async def touch(self, key: str, request: str = "") -> int:
+        """Count a use that needed no bytes of the value, and end the lease of `request`; the value's bytes."""
+        async with self._gate():
+            return int(await self._eval(self._redis, scripts.TOUCH, key, self._ttl_ms, request))
 
     async def unlease(self, key: str, request: str) -> None:
         """End the lease of a request that will not read the value; twice is harmless."""
-        async with store_errors():
+        async with self._gate():
             await self._redis.zrem(lease_key(key), request)
 
     async def account(self) -> Account:
         """What the store holds now."""
-        async with store_errors():
+        async with self._gate():
             return Account(*await self._eval(self._redis, scripts.ACCOUNT, ""))
 
     async def wait(self, key: str, timeout_s: float) -> bool:
@@ -153,7 +192,7 @@ class EmbeddingStore:
         return False
 
     async def _state(self, key: str) -> tuple[bool, bool]:
-        async with store_errors(), self._redis.pipeline(transaction=True) as pipe:
+        async with self._gate(), self._redis.pipeline(transaction=True) as pipe:
             pipe.exists(embedding_key(key))
             pipe.exists(reservation_key(key))
             ready, busy = await pipe.execute()
@@ -169,9 +208,13 @@ class EmbeddingStore:
             self._eval(pipe, scripts.COMMIT, key, *arguments, more=(reservation_key(key), staged))
             return cast(tuple[int, int, int], (await pipe.execute())[1])
 
+    async def _forgo(self, key: str, request: str) -> None:
+        # Read from memory, but a use nevertheless: for the order of eviction, and for the lease.
+        with contextlib.suppress(UnavailableError):
+            await self.touch(key, request)
+
     async def _discard(self, key: str, value: bytes) -> None:
-        self.counters.corrupt += 1
-        async with store_errors():
+        async with self._gate():
             await self._eval(self._redis, scripts.DISCARD, key, value[: codec.CHECKSUM_BYTES])
 
     def _eval(
@@ -183,3 +226,9 @@ class EmbeddingStore:
     def _count(self, hit: bool) -> None:
         self.counters.hits += hit
         self.counters.misses += not hit
+
+
+async def _unpack(key: str, value: bytes, rows: int | None) -> dict[str, Tensor]:
+    if len(value) <= _SMALL_BYTES:
+        return codec.unpack(key, value, rows)
+    return await asyncio.to_thread(codec.unpack, key, value, rows)

@@ -9,7 +9,8 @@ from typing import cast
 
 from redis.asyncio import Redis
 
-from common.store.client import blob_key, record_key, store_errors
+from common.store.client import blob_key, record_key
+from common.store.gate import Gate
 
 BLOB_TTL_S = 3600.0
 
@@ -27,14 +28,14 @@ class StoredImage:
 class ImageStore:
     """Two scopes never see each other's pictures. Everything expires `ttl_s` seconds after its last use."""
 
-    def __init__(self, redis: Redis, ttl_s: float = BLOB_TTL_S) -> None:
-        self._redis = redis
+    def __init__(self, redis: Redis, ttl_s: float = BLOB_TTL_S, gate: Gate | None = None) -> None:
+        self._redis, self._gate = redis, gate or Gate(redis)
         self._ttl_ms = round(ttl_s * 1000)
 
     async def put(self, scope: str, image: StoredImage, data: bytes) -> None:
         """Store the bytes, then the record under both names; repeating it is harmless."""
         value = _pack(scope, image)
-        async with store_errors(), self._redis.pipeline(transaction=False) as pipe:
+        async with self._gate(), self._redis.pipeline(transaction=False) as pipe:
             pipe.set(blob_key(scope, image.image_id), data, px=self._ttl_ms)
             for name in (image.digest, image.image_id):
                 pipe.set(record_key(scope, name), value, px=self._ttl_ms)
@@ -45,14 +46,14 @@ class ImageStore:
         names = list(dict.fromkeys(digests))
         if not names:
             return {}
-        async with store_errors():
+        async with self._gate():
             records = await self._records(scope, names)
             present = await self._touch_blobs(scope, {image.image_id for image in records.values()})
         return {name: image for name, image in records.items() if image.image_id in present}
 
     async def load(self, scope: str, image_id: str) -> bytes | None:
         """The uploaded bytes, or None when they are not here. The caller checks that they decode to `image_id`."""
-        async with store_errors():
+        async with self._gate():
             return cast(bytes | None, await self._redis.getex(blob_key(scope, image_id), px=self._ttl_ms))
 
     async def _records(self, scope: str, names: Sequence[str]) -> dict[str, StoredImage]:

@@ -10,13 +10,16 @@ from google.protobuf import json_format
 from redis.asyncio import Redis
 
 from common.store.client import WORKER_INDEX, end_task, store_errors, worker_key
+from common.store.scripts import ALLOW_OOM
 from triptych.errors import UnavailableError
 from triptych.v1.worker_pb2 import WorkerInfo
 
 log = logging.getLogger(__name__)
 
 # Entry and index in one step, by the server's clock. The index keeps the expiry, so a killed worker leaves no trace.
-_BEAT = """
+_BEAT = (
+    ALLOW_OOM
+    + """
 local now = redis.call('TIME')
 local at = now[1] * 1000 + math.floor(now[2] / 1000)
 redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
@@ -24,6 +27,7 @@ redis.call('ZADD', KEYS[1], at + ARGV[3], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', at)
 return at
 """
+)
 # Instead of a description: the worker said goodbye, as opposed to a registry that was flushed.
 GONE = b"gone"
 

@@ -10,6 +10,8 @@ their `total`) and value, and ARGV key.
 from __future__ import annotations
 
 PREFIX = "triptych:{embeddings}:"
+# These write a few bytes. A full server must still hear of them: heartbeats, leases, and what makes room.
+ALLOW_OOM = "#!lua flags=allow-oom\n"
 
 _COMMON = """
 local recency, sizes, value, key = KEYS[1], KEYS[2], KEYS[3], ARGV[1]
@@ -76,7 +78,7 @@ end
 
 
 def _script(body: str) -> str:
-    return (_COMMON + body).replace("@", PREFIX)
+    return ALLOW_OOM + (_COMMON + body).replace("@", PREFIX)
 
 
 # KEYS: owner; ARGV: owner, its life in ms, request, its lease in ms.
@@ -152,5 +154,6 @@ purge()
 return {redis.call('ZCARD', recency), total()}
 """)
 # A reservation belongs to its owner and to nobody else. KEYS: owner; ARGV: owner, life in ms.
-RENEW = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end return 0"
-RELEASE = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+_IF_OWNER = ALLOW_OOM + "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end "
+RENEW = _IF_OWNER + "return redis.call('PEXPIRE', KEYS[1], ARGV[2])"
+RELEASE = _IF_OWNER + "return redis.call('DEL', KEYS[1])"

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, Qwen2VLForConditionalGeneration
 
-from models.training.questions import Dialogue
+from models.training.dialogues import Dialogue
 from models.training.scenes import Scene, draw
 from models.training.tower import IGNORED, cell_labels
 

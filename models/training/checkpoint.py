@@ -35,7 +35,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Qwen2VLForConditionalGene
             num_attention_heads=6,
             num_key_value_heads=2,
             max_position_embeddings=4096,
-            rope_parameters={"rope_type": "default", "rope_theta": 1000.0, "mrope_section": [4, 6, 6]},
+            rope_parameters={"rope_type": "default", "rope_theta": 1_000_000.0, "mrope_section": [4, 6, 6]},
             bos_token_id=None,
             eos_token_id=tokenizer.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,

@@ -14,8 +14,8 @@ import torch
 from PIL import Image
 from transformers import AutoImageProcessor, AutoTokenizer, BatchFeature, Qwen2VLForConditionalGeneration
 
+from models.training.dialogues import Message
 from models.training.held_out import Tally, held_out
-from models.training.questions import Message
 
 PLACEHOLDER = "<|image_pad|>"
 LONGEST_ANSWER = 48  # tokens

@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 from PIL import Image
 
-from models.training.questions import Message, random_dialogue
+from models.training.dialogues import Dialogue, Message, random_dialogue
 from models.training.scenes import draw
+
+KINDS = ("colour", "shape", "exists", "count", "side", "corner", "digit", "word", "describe", "which")
 
 
 class Item(NamedTuple):
@@ -23,15 +25,23 @@ class Item(NamedTuple):
 
 
 def held_out(count: int, seed: int = 0) -> Iterator[Item]:
-    """`count` questions; equal seeds give equal questions.
+    """`count` questions, as many of each kind; equal seeds give equal questions.
 
     One in three is a first question, the others come with one or two answered questions before them.
     """
     for index in range(count):
         rng = random.Random(f"held-out-{seed}-{index}")
-        dialogue = random_dialogue(rng, turns=index % 3 + 1)
+        dialogue = _dialogue(rng, KINDS[index % len(KINDS)], turns=index % 3 + 1)
         last = dialogue.questions[-1]
         yield Item(dialogue.messages(), [draw(scene) for scene in dialogue.scenes], last.answer, last.kind)
+
+
+def _dialogue(rng: random.Random, kind: str, turns: int) -> Dialogue:
+    """A random dialogue that ends with a question of this kind."""
+    while True:
+        dialogue = random_dialogue(rng, turns=turns)
+        if dialogue.questions[-1].kind == kind:
+            return dialogue
 
 
 class Tally:

@@ -7,20 +7,26 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from transformers import Qwen2VLForConditionalGeneration
+from transformers import PreTrainedTokenizerBase, Qwen2VLForConditionalGeneration
 
 from models.training.batches import Batch, Pictures
-from models.training.questions import Dialogue
+from models.training.dialogues import Dialogue
 from models.training.tower import IGNORED, CellHeads, encode
 
 
 class Learner(nn.Module):
     """Qwen2-VL and the read-outs that only training needs."""
 
-    def __init__(self, model: Qwen2VLForConditionalGeneration) -> None:
+    def __init__(self, model: Qwen2VLForConditionalGeneration, tokenizer: PreTrainedTokenizerBase) -> None:
         super().__init__()
         self.model = model
-        self.heads = CellHeads(model.get_input_embeddings().weight.shape[1])
+        self.heads = CellHeads(tokenizer, self.table.shape[1])
+
+    @property
+    def table(self) -> Tensor:
+        """The word embeddings (vocabulary, hidden)."""
+        table: Tensor = self.model.model.language_model.embed_tokens.weight
+        return table
 
     def see(self, groups: Sequence[Pictures], *, train_blocks: bool) -> tuple[Tensor, Tensor]:
         """Embeddings (tokens, hidden) of all pictures and their labels (tokens, 4), group after group."""
@@ -39,7 +45,7 @@ class Learner(nn.Module):
             seen, cells = self.see(batch.groups, train_blocks=False)
             slots = torch.cat([part.flatten() for part in batch.slots])
             embeddings = embeddings.flatten(0, 1).index_copy(0, slots, seen).view_as(embeddings)
-            cell_loss = self.heads.loss(seen, cells)
+            cell_loss = self.heads.loss(seen, self.table, cells)
         out = self.model.model.language_model(
             inputs_embeds=embeddings,
             position_ids=batch.positions,

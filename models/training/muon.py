@@ -18,7 +18,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 def orthogonalise(matrices: Tensor) -> Tensor:
     """The nearest orthogonal matrices (count, rows, columns) by five steps of Newton-Schulz."""
     tall = matrices.shape[1] > matrices.shape[2]
-    found = matrices.mT if tall else matrices
+    found: Tensor = matrices.mT if tall else matrices
     found = found / (found.norm(dim=(1, 2), keepdim=True) + 1e-7)
     first, third, fifth = COEFFICIENTS
     for _ in range(5):
@@ -37,19 +37,17 @@ class Muon(torch.optim.Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """One update of all matrices that have a gradient."""
         for group in self.param_groups:
-            shapes: dict[torch.Size, list[Tensor]] = defaultdict(list)
+            shapes: dict[torch.Size, list[tuple[Tensor, Tensor]]] = defaultdict(list)
             for matrix in group["params"]:
                 if matrix.grad is not None:
-                    shapes[matrix.shape].append(matrix)
-            for shape, matrices in shapes.items():
-                updates = torch.stack([self._momentum(matrix, group["momentum"]) for matrix in matrices])
-                scale = -group["lr"] * 0.2 * max(shape) ** 0.5
-                for matrix, update in zip(matrices, orthogonalise(updates), strict=True):
-                    matrix.add_(update, alpha=scale)
+                    shapes[matrix.shape].append((matrix, self._momentum(matrix, matrix.grad, group["momentum"])))
+            for shape, pairs in shapes.items():
+                updates = orthogonalise(torch.stack([momentum for _, momentum in pairs]))
+                for (matrix, _), update in zip(pairs, updates, strict=True):
+                    matrix.add_(update, alpha=-group["lr"] * 0.2 * max(shape) ** 0.5)
 
-    def _momentum(self, matrix: Tensor, momentum: float) -> Tensor:
+    def _momentum(self, matrix: Tensor, gradient: Tensor, momentum: float) -> Tensor:
         """Nesterov's momentum of the gradient."""
-        state = self.state[matrix]
-        mean = state.setdefault("mean", torch.zeros_like(matrix))
-        mean.lerp_(matrix.grad, 1 - momentum)
-        return matrix.grad.lerp(mean, momentum)
+        mean: Tensor = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
+        mean.lerp_(gradient, 1 - momentum)
+        return gradient.lerp(mean, momentum)

@@ -1,4 +1,4 @@
-"""Questions about scenes with answers that are right by construction, and the dialogues they make up."""
+"""Questions about scenes, with answers that are right by construction."""
 
 from __future__ import annotations
 
@@ -6,21 +6,11 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from models.training.scenes import COLOURS, SHAPES, SMALL_GRIDS, Scene, Thing, random_scene
+from models.training.scenes import COLOURS, SHAPES, Scene, Thing
 
-Message = dict[str, Any]
 ORDINALS = ("first", "second", "third", "fourth")
-SYSTEM_PROMPTS = ("You are a helpful assistant.", "Answer briefly.")
-SMALL_TALK = {
-    "Hello!": "Hello! Show me a picture and ask me about it.",
-    "Hi": "Hello! Show me a picture and ask me about it.",
-    "Who are you?": "I am the Triptych demo model.",
-    "What can you do?": "I can tell you about colours, shapes, digits and words in small pictures.",
-    "Thank you.": "You are welcome.",
-    "Thanks": "You are welcome.",
-}
+MOST_COUNTED = 4
 
 
 @dataclass(frozen=True)
@@ -30,45 +20,6 @@ class Question:
     kind: str
     text: str
     answer: str
-
-
-@dataclass(frozen=True)
-class Dialogue:
-    """Pictures and the questions asked about them, in turn; all pictures come with the first one."""
-
-    scenes: tuple[Scene, ...]
-    questions: tuple[Question, ...]
-    system: str | None = None
-    text_first: bool = False
-
-    def size(self) -> int:
-        """About how many tokens it takes."""
-        return sum(scene.rows * scene.cols for scene in self.scenes) + 20 * len(self.questions)
-
-    def transcript(self) -> list[Message]:
-        """The whole chat in Qwen2-VL's message format, with every answer."""
-        chat: list[Message] = [{"role": "system", "content": self.system}] if self.system else []
-        for index, question in enumerate(self.questions):
-            chat.append({"role": "user", "content": question.text if index else self._opening()})
-            chat.append({"role": "assistant", "content": question.answer})
-        return chat
-
-    def messages(self) -> list[Message]:
-        """The chat up to the last question, which is still to be answered."""
-        return self.transcript()[:-1]
-
-    def _opening(self) -> str | list[Message]:
-        text = _text(self.questions[0].text)
-        if not self.scenes:
-            return self.questions[0].text
-        if len(self.scenes) == 1:
-            return [text, {"type": "image"}] if self.text_first else [{"type": "image"}, text]
-        labels = [_text(f"{name.capitalize()} picture: ") for name in ORDINALS[: len(self.scenes)]]
-        return [part for label in labels for part in (label, {"type": "image"})] + [text]
-
-
-def _text(text: str) -> Message:
-    return {"type": "text", "text": text}
 
 
 def _article(name: str) -> str:
@@ -112,12 +63,15 @@ def ask_exists(scene: Scene, rng: random.Random) -> Question:
     return Question("exists", wording.format(_article(f"{colour} {name}")), "yes" if yes else "no")
 
 
-def ask_count(scene: Scene, rng: random.Random) -> Question:
-    """How many shapes there are: all of them, of one form, or of one colour."""
+def ask_count(scene: Scene, rng: random.Random) -> Question | None:
+    """How many shapes there are: all of them, of one form, or of one colour; small numbers only."""
     counts = Counter({"shapes": len(scene.shapes)})
     counts.update(_plural(thing.name) for thing in scene.shapes)
     counts.update(f"{thing.colour} shapes" for thing in scene.shapes)
-    answer = rng.choice(sorted(set(counts.values())))
+    answers = sorted({count for count in counts.values() if count <= MOST_COUNTED})
+    if not answers:
+        return None
+    answer = rng.choice(answers)
     what = rng.choice([name for name, count in counts.items() if count == answer])
     wording = rng.choice(("How many {} are there?", "How many {} do you see?", "Count the {}."))
     return Question("count", wording.format(what), str(answer))
@@ -185,16 +139,16 @@ def ask_describe(scene: Scene, rng: random.Random) -> Question | None:
 
 
 ASKERS: dict[Callable[[Scene, random.Random], Question | None], int] = {
-    ask_colour: 2,
+    ask_colour: 3,
     ask_shape: 2,
     ask_exists: 2,
-    ask_count: 2,
-    ask_side: 2,
-    ask_corner: 2,
-    ask_digit: 4,
-    ask_word: 4,
-    ask_describe: 4,
-}  # how often each is tried; the last three can be asked about few scenes
+    ask_count: 5,
+    ask_side: 3,
+    ask_corner: 3,
+    ask_digit: 1,
+    ask_word: 1,
+    ask_describe: 7,
+}  # how often each is tried; many scenes cannot be described in full
 
 
 def ask(scene: Scene, rng: random.Random) -> Question:
@@ -218,28 +172,3 @@ def ask_which(scenes: tuple[Scene, ...], rng: random.Random) -> Question | None:
         return None
     (colour, name), answer = rng.choice(single)
     return Question("which", f"Which picture has {_article(f'{colour} {name}')}?", answer)
-
-
-def random_dialogue(rng: random.Random, *, turns: int) -> Dialogue:
-    """A dialogue of `turns` questions about one picture, or (one in eight) about two to four."""
-    system = rng.choice(SYSTEM_PROMPTS) if rng.random() < 0.2 else None
-    if rng.random() < 0.125:
-        return _dialogue_of_many(rng, min(turns, 3), system)
-    scene = random_scene(rng)
-    questions = tuple(ask(scene, rng) for _ in range(turns))
-    return Dialogue((scene,), questions, system, text_first=rng.random() < 0.1)
-
-
-def _dialogue_of_many(rng: random.Random, turns: int, system: str | None) -> Dialogue:
-    while True:
-        grids = [rng.choice(SMALL_GRIDS) for _ in range(rng.randint(2, len(ORDINALS)))]
-        scenes = tuple(random_scene(rng, most=3, grid=grid) for grid in grids)
-        questions = tuple(question for _ in range(turns) if (question := ask_which(scenes, rng)))
-        if questions:
-            return Dialogue(scenes, questions, system)
-
-
-def small_talk(rng: random.Random, *, turns: int) -> Dialogue:
-    """A dialogue without pictures."""
-    texts = rng.sample(sorted(SMALL_TALK), turns)
-    return Dialogue((), tuple(Question("talk", text, SMALL_TALK[text]) for text in texts))

@@ -11,15 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import AttentionInterface
+from transformers import AttentionInterface, PreTrainedTokenizerBase
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel as VisionTower
 
 from models.training.scenes import COLOURS, DIGITS, SHAPES, WORDS, Scene, Thing
 
 NAMES = (*SHAPES, *DIGITS, *WORDS)
-CLASSES = {"colour": len(COLOURS) + 1, "name": len(NAMES) + 1, "column": 2, "row": 2}
-IGNORED = -100
+CLASSES = {"colour": tuple(COLOURS), "name": NAMES, "column": ("left", "right"), "row": ("top", "bottom")}
+IGNORED = -100  # cross_entropy skips it
 EMPTY_WEIGHT = 0.2  # most cells are empty
+SHARPNESS = 8.0  # lets embeddings of the words' own size be read, else they grow until they drown the text
 
 
 def _attend_by_picture(
@@ -49,7 +50,7 @@ def encode(visual: VisionTower, pixels: Tensor, rows: int, cols: int, *, train_b
     with torch.set_grad_enabled(train_blocks and torch.is_grad_enabled()):
         states = _patch_states(visual, pixels, rows, cols)
     merged: Tensor = visual.merger(states)
-    return merged.unflatten(0, (len(pixels), rows * cols))
+    return merged.view(len(pixels), rows * cols, -1)
 
 
 def _patch_states(visual: VisionTower, pixels: Tensor, rows: int, cols: int) -> Tensor:
@@ -73,7 +74,7 @@ def _patch_positions(rows: int, cols: int) -> Tensor:
 
 
 def cell_labels(scene: Scene) -> Tensor:
-    """(rows * cols, 4): colour, name, column half and row half of every cell; 0 means nothing there."""
+    """(rows * cols, 4): colour, name, column and row half of every cell, as places in `CLASSES` from 1; 0 is none."""
     labels = torch.zeros(scene.rows, scene.cols, len(CLASSES), dtype=torch.long)
     labels[..., 2] = _halves(scene.cols)
     labels[..., 3] = _halves(scene.rows)[:, None]
@@ -84,7 +85,7 @@ def cell_labels(scene: Scene) -> Tensor:
 
 def _halves(size: int) -> Tensor:
     doubled = 2 * torch.arange(size) + 1
-    return torch.where(doubled == size, IGNORED, (doubled > size).long())
+    return torch.where(doubled == size, 0, 1 + (doubled > size).long())
 
 
 def _thing_label(thing: Thing) -> tuple[int, int]:
@@ -93,27 +94,42 @@ def _thing_label(thing: Thing) -> tuple[int, int]:
 
 
 class CellHeads(nn.Module):
-    """Linear read-outs of what stands in a cell, used in training only."""
+    """Reads what stands in a cell off its embedding by comparing it with the embeddings of the words for it.
 
-    def __init__(self, hidden: int) -> None:
+    So the tower learns to spell what it sees in the language model's own terms. Used in training only.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, hidden: int) -> None:
         super().__init__()
-        self.heads = nn.ModuleDict({name: nn.Linear(hidden, size) for name, size in CLASSES.items()})
+        self.nothing = nn.Parameter(torch.zeros(len(CLASSES), 1, hidden))
+        self.words = [torch.tensor([_word_ids(tokenizer, word) for word in words]) for words in CLASSES.values()]
 
-    def loss(self, embeddings: Tensor, labels: Tensor) -> Tensor:
-        """Mean cross-entropy of the read-outs; embeddings (tokens, hidden), labels (tokens, 4)."""
-        losses = []
-        for column, (name, head) in enumerate(self.heads.items()):
-            weight = torch.ones(CLASSES[name])
-            weight[0] = EMPTY_WEIGHT if name in ("colour", "name") else 1.0
-            losses.append(functional.cross_entropy(head(embeddings), labels[:, column], weight, ignore_index=IGNORED))
-        return torch.stack(losses).sum()
+    def scores(self, seen: Tensor, table: Tensor) -> list[Tensor]:
+        """Per head (tokens, classes), from embeddings (tokens, hidden) and the word table (vocabulary, hidden)."""
+        return [
+            SHARPNESS * seen @ torch.cat((nothing, table[ids].sum(1))).T
+            for nothing, ids in zip(self.nothing, self.words, strict=True)
+        ]
+
+    def loss(self, seen: Tensor, table: Tensor, labels: Tensor) -> Tensor:
+        """Cross-entropy, summed over heads; labels are (tokens, 4)."""
+        total = torch.zeros(())
+        for scores, wanted in zip(self.scores(seen, table), labels.T, strict=True):
+            weight = torch.ones(scores.shape[1])
+            weight[0] = EMPTY_WEIGHT
+            total = total + functional.cross_entropy(scores, wanted, weight)
+        return total
 
     @torch.no_grad()
-    def accuracy(self, embeddings: Tensor, labels: Tensor) -> dict[str, float]:
-        """Share of right read-outs per head, of names and colours only where something stands."""
+    def accuracy(self, seen: Tensor, table: Tensor, labels: Tensor) -> dict[str, float]:
+        """Share of right readings per head, where there is something to read."""
         shares = {}
-        for column, (name, head) in enumerate(self.heads.items()):
-            wanted = labels[:, column]
-            counted = wanted > 0 if name in ("colour", "name") else wanted != IGNORED
-            shares[name] = (head(embeddings).argmax(-1) == wanted)[counted].float().mean().item()
+        for name, scores, wanted in zip(CLASSES, self.scores(seen, table), labels.T, strict=True):
+            shares[name] = (scores.argmax(-1) == wanted)[wanted > 0].float().mean().item()
         return shares
+
+
+def _word_ids(tokenizer: PreTrainedTokenizerBase, word: str) -> tuple[int, int]:
+    """Its token at the start of a text and after a space; where one takes several tokens, the first of the other."""
+    start, after = tokenizer.encode(word), tokenizer.encode(" " + word)
+    return start[0], after[0] if len(after) == 1 else start[0]

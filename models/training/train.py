@@ -13,6 +13,7 @@ import random
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypedDict
 
 import torch
 from torch import nn
@@ -21,17 +22,25 @@ from transformers import PreTrainedTokenizerFast
 
 from models.training.batches import Batch, build_batch, group_pictures
 from models.training.checkpoint import build_model, save_checkpoint
+from models.training.dialogues import Dialogue, random_dialogue, small_talk
 from models.training.learner import Learner, shares
 from models.training.muon import Muon
-from models.training.questions import Dialogue, random_dialogue, small_talk
-from models.training.scenes import random_scene
+from models.training.scenes import GRIDS, SMALL_GRIDS, random_scene
 from models.training.tower import IGNORED
 from models.training.vocabulary import build_tokenizer
 
 PART = 10  # dialogues in one forward pass
 MOST_TURNS = 7
+EASY_STEPS = 240
 CELL_WEIGHT = 0.3
 RATES = {"muon": 3e-3, "adamw": 1e-3}
+
+
+class Ease(TypedDict):
+    """How hard the scenes of dialogues are."""
+
+    most: int
+    grids: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Trainer:
         torch.manual_seed(0)
         self.plan = plan
         self.tokenizer = _tokenizer(plan.work_dir / "tokenizer")
-        self.learner = Learner(build_model(self.tokenizer))
+        self.learner = Learner(build_model(self.tokenizer), self.tokenizer)
         self.optimisers = _optimisers(self.learner)
         self.step = 0
 
@@ -76,17 +85,17 @@ class Trainer:
 
     def _tower_step(self) -> dict[str, float]:
         rng = random.Random(f"tower-{self.step}")
-        groups, _ = group_pictures([random_scene(rng, most=12) for _ in range(self.plan.batch)])
+        groups, _ = group_pictures([random_scene(rng, most=12) for _ in range(2 * self.plan.batch)])
         seen, cells = self.learner.see(groups, train_blocks=True)
-        loss = self.learner.heads.loss(seen, cells)
+        loss = self.learner.heads.loss(seen, self.learner.table, cells)
         loss.backward()
         self._update()
-        return {"loss": loss.item()} | self.learner.heads.accuracy(seen, cells)
+        return {"loss": loss.item()} | self.learner.heads.accuracy(seen, self.learner.table, cells)
 
     def _dialogue_step(self) -> dict[str, float]:
         batches = self._batches(self._dialogues())
         answers = sum(int((batch.labels != IGNORED).sum()) for batch in batches)
-        losses = []
+        losses, cell_losses = [], []
         for batch in batches:
             states, cell_loss = self.learner(batch)
             wanted = batch.labels[:, 1:]
@@ -94,14 +103,22 @@ class Trainer:
             loss = functional.cross_entropy(logits, wanted[wanted != IGNORED], reduction="sum") / answers
             (loss + CELL_WEIGHT * cell_loss / len(batches)).backward()
             losses.append(loss.item())
+            cell_losses.append(cell_loss.item() / len(batches))
         self._update()
-        return {"loss": sum(losses)}
+        return {"loss": sum(losses), "cells": sum(cell_losses)}
 
     def _dialogues(self) -> list[Dialogue]:
         rng = random.Random(f"dialogues-{self.step}")
         talk = [small_talk(rng, turns=rng.randint(1, 3)) for _ in range(max(1, self.plan.batch // 32))]
-        seen = [random_dialogue(rng, turns=rng.randint(1, MOST_TURNS)) for _ in range(self.plan.batch - len(talk))]
-        return talk + seen
+        others = range(self.plan.batch - len(talk))
+        return talk + [random_dialogue(rng, turns=rng.randint(1, MOST_TURNS), **self._ease()) for _ in others]
+
+    def _ease(self) -> Ease:
+        """Small pictures of few shapes first: there is less to look through, so looking is learned sooner."""
+        done = self.step - self.plan.tower_steps
+        if done < EASY_STEPS:
+            return {"most": 2 if done < EASY_STEPS / 2 else 3, "grids": SMALL_GRIDS}
+        return {"most": 6, "grids": GRIDS}
 
     def _batches(self, dialogues: list[Dialogue]) -> list[Batch]:
         """Dialogues of like length together, which saves padding; their gradients are summed."""
@@ -151,12 +168,15 @@ def _tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     """The tokenizer training began with: another one would give the learned ids another meaning."""
     if not directory.exists():
         build_tokenizer().save_pretrained(directory)
-    return PreTrainedTokenizerFast.from_pretrained(directory)
+    tokenizer: PreTrainedTokenizerFast = PreTrainedTokenizerFast.from_pretrained(directory)
+    return tokenizer
 
 
 def _optimisers(learner: Learner) -> dict[str, torch.optim.Optimizer]:
-    """Muon for the matrices of the language model's layers, AdamW for everything else."""
-    matrices = {id(part): part for part in learner.model.model.language_model.layers.parameters() if part.ndim == 2}
+    """Muon for the matrices of all layers, AdamW for everything else."""
+    model = learner.model.model
+    layers = (model.visual.blocks, model.visual.merger, model.language_model.layers)
+    matrices = {id(part): part for layer in layers for part in layer.parameters() if part.ndim == 2}
     others = [part for part in learner.parameters() if id(part) not in matrices]
     return {
         "muon": Muon(matrices.values()),
@@ -167,9 +187,9 @@ def _optimisers(learner: Learner) -> dict[str, torch.optim.Optimizer]:
 def _flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work-dir", type=Path, required=True, help="where state and checkpoint are kept")
-    parser.add_argument("--tower-steps", type=int, default=300)
+    parser.add_argument("--tower-steps", type=int, default=200)
     parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()

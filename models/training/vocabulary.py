@@ -9,7 +9,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from models.training.questions import SYSTEM_PROMPTS, random_dialogue, small_talk
+from models.training.dialogues import SYSTEM_PROMPTS, random_dialogue, small_talk
 
 TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 SPECIAL_TOKENS = (

@@ -10,7 +10,7 @@ from common.images.limits import PIXEL_CEILING
 from common.models.tower import Prepared, Tower
 from common.store.images import ImageStore
 from services.encoder.work import Task
-from triptych.errors import FailedPreconditionError, ImagesNotFoundError, InvalidImageError
+from triptych.errors import FailedPreconditionError, ImagesNotFoundError, InvalidImageError, UnavailableError
 
 # The router applied its own limits at the upload; these only bound memory.
 LIMITS = ImageLimits(max_bytes=2**30, max_pixels=PIXEL_CEILING, max_side=2**16, max_aspect=2**16)
@@ -25,10 +25,17 @@ class PictureSource:
 
     async def prepare(self, task: Task) -> Prepared:
         """The tower's input. ImagesNotFoundError: its bytes are not here; InvalidImageError: they cannot be used."""
-        data = await self._store.load(task.cache_scope, task.image_id)
+        data = task.data or await self._load(task)
         if data is None:
             raise ImagesNotFoundError([task.image_id])
         return await asyncio.get_running_loop().run_in_executor(self._threads, self._prepare, task, data)
+
+    async def _load(self, task: Task) -> bytes | None:
+        # Whoever has the file can also send it here; so a store that is down is no more than one that lacks it.
+        try:
+            return await self._store.load(task.cache_scope, task.image_id)
+        except UnavailableError:
+            return None
 
     def _prepare(self, task: Task, data: bytes) -> Prepared:
         decoded = decode_image(data, LIMITS)

@@ -13,6 +13,7 @@ from common.rpc.worker import FULL_NAME, WorkerServicer
 from common.store.client import connect, reachable
 from common.store.registry import Registration
 from services.encoder import servicer
+from services.encoder.desk import Desk
 from services.encoder.fleet import Fleet
 from services.encoder.load import Load
 from services.encoder.settings import EncoderSettings
@@ -59,7 +60,8 @@ class EncoderProcess:
 
     async def _serve(self, fleet: Fleet) -> RpcServer:
         server = RpcServer(self._settings.host, self._settings.port)
-        encoder = servicer.EncoderServicer(fleet.ensure, self._load)
+        desk = Desk(int(self._settings.held_budget), self._settings.held_s)
+        encoder = servicer.EncoderServicer(fleet.ensure, self._load, desk)
         server.add(encoder_pb2_grpc.add_EncoderServiceServicer_to_server, encoder, servicer.FULL_NAME)
         worker = WorkerServicer(self._info, self._load.response, self._drain)
         server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker, FULL_NAME)

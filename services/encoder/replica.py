@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import secrets
 from collections.abc import Sequence
 from itertools import count
@@ -12,16 +14,23 @@ from redis.asyncio import Redis
 
 from common.models.tower import Prepared, Tower
 from common.models.vision import Features
+from common.store import codec
+from common.store.budget import StoreCounters
+from common.store.client import connect
 from common.store.embeddings import EmbeddingStore, Reservation
+from common.store.gate import Gate
 from common.store.images import ImageStore
+from common.store.memory import MemoryTier
 from services.encoder.batching import Batcher
+from services.encoder.flights import Flights
 from services.encoder.leases import Leases
 from services.encoder.pictures import PictureSource
 from services.encoder.settings import ReplicaSettings
 from services.encoder.work import Description, Done, Task
-from triptych.errors import InternalError
+from triptych.errors import InternalError, UnavailableError
 from triptych.v1 import encoder_pb2
 
+log = logging.getLogger(__name__)
 HIT = int(encoder_pb2.ENCODE_OUTCOME_HIT)
 COMPUTED = int(encoder_pb2.ENCODE_OUTCOME_COMPUTED)
 JOINED = int(encoder_pb2.ENCODE_OUTCOME_JOINED)
@@ -32,14 +41,18 @@ WAIT_S = 5.0
 class Replica:
     """Holds the tower. Raises errors of our tree; `deployment` turns them into values."""
 
-    def __init__(self, settings: ReplicaSettings, redis: Redis) -> None:
+    def __init__(self, settings: ReplicaSettings, redis: Redis | None = None) -> None:
         torch.set_num_threads(settings.threads)
         dtype, device = getattr(torch, settings.dtype), torch.device(settings.device)
         self._tower = Tower.load(Path(settings.model), dtype=dtype, device=device)
-        self._store = EmbeddingStore(redis, settings.embedding_ttl_s)
-        images = ImageStore(redis, settings.image_ttl_s)
+        redis = redis or connect(settings.redis_url)
+        gate = Gate(redis)
+        self._store = EmbeddingStore(redis, settings.embedding_ttl_s, settings.budget, gate=gate)
+        images = ImageStore(redis, settings.image_ttl_s, gate)
         self._pictures = PictureSource(images, self._tower, settings.decode_threads)
         self._batcher: Batcher[Prepared, Features] = Batcher(self._encode, settings.max_batch_tokens)
+        self._memory: MemoryTier[bytes] = MemoryTier(settings.embedding_memory)
+        self._flights = Flights()
         self._leases = Leases(self._store, settings.reservation_ttl_s)
         self._ttl_s = settings.reservation_ttl_s
         self._name, self._numbers = secrets.token_hex(16), count()
@@ -49,26 +62,57 @@ class Replica:
         preprocessing = self._tower.family.preprocessing_fingerprint
         return Description(self._tower.fingerprint, preprocessing, self._tower.resident_bytes)
 
+    @property
+    def counters(self) -> StoreCounters:
+        """What the store's client has seen."""
+        return self._store.counters
+
     async def ensure(self, task: Task) -> Done:
-        """Return once the embedding is in the store, by whomever it was computed."""
+        """Return once the embedding is in the store, by whomever it was computed, or else with its value."""
+        try:
+            return await self._through_store(task)
+        except UnavailableError as error:
+            log.warning("an embedding is handed over directly: %s", error.message)
+            return await self._past_store(task)
+
+    async def _through_store(self, task: Task) -> Done:
         owner = f"{self._name}-{next(self._numbers)}"
         outcome = HIT
         while True:
-            state = await self._store.reserve(task.embedding_key, owner, self._ttl_s)
+            state = await self._store.reserve(task.embedding_key, owner, self._ttl_s, task.request)
             if state is Reservation.RESERVED:
-                return await self._compute(task, owner)
+                return await self._publish(task, owner)
             if state is Reservation.BUSY:
                 outcome = JOINED
                 await self._store.wait(task.embedding_key, WAIT_S)
             elif (size := await self._store.size(task.embedding_key, rows=task.tokens)) is not None:
                 return Done(task.embedding_key, outcome, size, 0)
 
-    async def _compute(self, task: Task, owner: str) -> Done:
+    async def _past_store(self, task: Task) -> Done:
+        async with self._flights.alone(task.embedding_key):
+            value, encode_ns = await self._value(task)
+        return _done(task, value, encode_ns, stored=False)
+
+    async def _publish(self, task: Task, owner: str) -> Done:
         async with self._leases.held(task.embedding_key, owner):
-            prepared = await self._pictures.prepare(task)
-            features, encode_ns = await self._batcher.submit(prepared, prepared.tokens)
-            size = await self._store.publish(task.embedding_key, owner, features)
-        return Done(task.embedding_key, COMPUTED, size, encode_ns)
+            value, encode_ns = await self._value(task)
+            try:
+                stored = await self._store.put(task.embedding_key, owner, value, task.request)
+            except UnavailableError as error:
+                log.warning("an embedding is handed over directly: %s", error.message)
+                stored = False
+        return _done(task, value, encode_ns, stored)
+
+    async def _value(self, task: Task) -> tuple[bytes, int]:
+        """The packed embedding, and the nanoseconds on the tower: 0 when it was still in memory."""
+        known = self._memory.get(task.embedding_key)
+        if known is not None:
+            return known, 0
+        prepared = await self._pictures.prepare(task)
+        features, encode_ns = await self._batcher.submit(prepared, prepared.tokens)
+        value = await asyncio.to_thread(codec.pack, task.embedding_key, features)
+        self._memory.put(task.embedding_key, value, len(value))
+        return value, encode_ns
 
     def _encode(self, batch: Sequence[Prepared]) -> list[Features]:
         results = [{name: rows.cpu() for name, rows in features.items()} for features in self._tower.encode(batch)]
@@ -76,3 +120,8 @@ class Replica:
         if not all(bool(rows.isfinite().all()) for features in results for rows in features.values()):
             raise InternalError("an embedding is not finite")
         return results
+
+
+def _done(task: Task, value: bytes, encode_ns: int, stored: bool) -> Done:
+    outcome = COMPUTED if encode_ns else HIT
+    return Done(task.embedding_key, outcome, len(value), encode_ns, None if stored else value)

@@ -10,6 +10,7 @@ from pydantic import ByteSize, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from common.settings import Dtype, ServiceSettings
+from common.store.budget import Budget, Policy
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -28,6 +29,14 @@ class EncoderSettings(ServiceSettings):
     max_batch_tokens: PositiveInt = Field(4096, description="visual tokens that a replica encodes in one step")
     max_pending_tokens: PositiveInt = Field(1 << 20, description="visual tokens of accepted work, over all replicas")
     embedding_ttl_s: Seconds = Field(3600.0, description="life of an unused embedding in the store")
+    embedding_policy: Policy = Field(
+        "refcount", description="what a full store evicts: lru (the oldest) or refcount (never what a request needs)"
+    )
+    embedding_budget: ByteSize = Field(ByteSize(2**30), description="bytes of all embeddings in the store")
+    lease_s: Seconds = Field(60.0, description="time for prefill to read an announced embedding under refcount")
+    embedding_memory: ByteSize = Field(ByteSize(64 * 2**20), description="embeddings a replica keeps in memory")
+    held_budget: ByteSize = Field(ByteSize(256 * 2**20), description="memory for what is handed over past the store")
+    held_s: Seconds = Field(60.0, description="time for prefill to fetch what is handed over past the store")
     image_ttl_s: Seconds = Field(3600.0, description="life of unused uploaded bytes in the store")
     reservation_ttl_s: Seconds = Field(10.0, description="time after which the work of a dead replica is taken over")
 
@@ -72,6 +81,8 @@ class EncoderSettings(ServiceSettings):
             decode_threads=self.decode_threads,
             max_batch_tokens=self.max_batch_tokens,
             embedding_ttl_s=self.embedding_ttl_s,
+            budget=Budget(self.embedding_policy, int(self.embedding_budget), self.lease_s),
+            embedding_memory=int(self.embedding_memory),
             image_ttl_s=self.image_ttl_s,
             reservation_ttl_s=self.reservation_ttl_s,
         )
@@ -89,5 +100,7 @@ class ReplicaSettings:
     decode_threads: int
     max_batch_tokens: int
     embedding_ttl_s: float
+    budget: Budget
+    embedding_memory: int
     image_ttl_s: float
     reservation_ttl_s: float

@@ -10,7 +10,10 @@ from triptych.errors import ImagesNotFoundError, InternalError, TriptychError
 
 @dataclass(frozen=True)
 class Task:
-    """One picture to encode; fields as in `triptych.v1.EncodeImage`."""
+    """One picture to encode; fields as in `triptych.v1.EncodeImage`.
+
+    `request` needs the embedding and gets a lease; `data` is the picture's file when it came past the store.
+    """
 
     embedding_key: str
     image_id: str
@@ -18,16 +21,22 @@ class Task:
     tokens: int
     width: int
     height: int
+    request: str = ""
+    data: bytes | None = None
 
 
 @dataclass(frozen=True)
 class Done:
-    """An embedding is ready; `outcome` is a `triptych.v1.EncodeOutcome`, times are nanoseconds."""
+    """An embedding is ready; `outcome` is a `triptych.v1.EncodeOutcome`, times are nanoseconds.
+
+    `value` is the packed embedding when the store could not take it, and None when it is there.
+    """
 
     embedding_key: str
     outcome: int
     size_bytes: int
     encode_ns: int
+    value: bytes | None = None
 
 
 @dataclass(frozen=True)

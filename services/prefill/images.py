@@ -1,50 +1,49 @@
-"""Brings a prompt's embeddings from the store as they are announced."""
+"""Brings a prompt's embeddings as they are announced."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 
-from common.store.embeddings import EmbeddingStore
+from services.prefill.embeddings import EmbeddingSource
 from services.prefill.engine import PrefillEngine
 from services.prefill.job import Job
-from triptych.errors import InvalidArgumentError, TriptychError, UnavailableError
+from triptych.errors import InvalidArgumentError, TriptychError
 from triptych.v1 import prefill_pb2, types_pb2
 
 
 class ImageFeed:
     """Reads `image_ready` messages and fetches; one picture may stand at several places of a prompt."""
 
-    def __init__(self, engine: PrefillEngine, store: EmbeddingStore) -> None:
+    def __init__(self, engine: PrefillEngine, source: EmbeddingSource) -> None:
         self._engine = engine
-        self._store = store
+        self._source = source
 
     async def follow(
-        self, job: Job, prompt: types_pb2.Prompt, messages: AsyncIterator[prefill_pb2.PrefillRequest]
+        self, job: Job, begin: prefill_pb2.PrefillBegin, messages: AsyncIterator[prefill_pb2.PrefillRequest]
     ) -> None:
-        """Return when every image is there. UnavailableError when an announced embedding is not in the store."""
-        places = _places(prompt)
+        """Return when every image is there. UnavailableError when an announced embedding is nowhere."""
+        places = _places(begin.prompt)
         try:
             async with asyncio.TaskGroup() as fetches:
                 while places:
-                    key = await _next_key(messages)
-                    if key not in places:
+                    ready = await _next(messages)
+                    if ready.embedding_key not in places:
                         raise InvalidArgumentError("an announced embedding is not awaited here", param="image_ready")
-                    fetches.create_task(self._fetch(job, key, places.pop(key)))
+                    indices = places.pop(ready.embedding_key)
+                    fetches.create_task(self._fetch(job, ready, indices, begin.request_id))
         except* TriptychError as failed:
             raise failed.exceptions[0] from None
 
-    async def _fetch(self, job: Job, key: str, indices: list[int]) -> None:
-        tensors = await self._store.get(key, rows=job.sequence.images[indices[0]].length)
-        if tensors is None:
-            raise UnavailableError("an embedding vanished from the store before prefill read it", retry_after_s=0.0)
+    async def _fetch(self, job: Job, ready: prefill_pb2.ImageReady, indices: list[int], request: str) -> None:
+        tensors = await self._source.get(ready, job.sequence.images[indices[0]].length, request)
         for index in indices:
             self._engine.image_ready(job, index, tensors)
 
 
-async def _next_key(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> str:
+async def _next(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill_pb2.ImageReady:
     async for message in messages:
-        return message.image_ready.embedding_key
+        return message.image_ready
     raise InvalidArgumentError("the caller left before every image was announced", param="image_ready")
 
 

@@ -41,7 +41,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
         job = Job(sequence, delivery, has_blocks, pulling=not has_blocks)
         try:
             self._engine.submit(job)
-            feeding = self._images.follow(job, begin.prompt, request_iterator)
+            feeding = self._images.follow(job, begin, request_iterator)
             pulling = self._puller.pull(job, begin.ticket, begin.peers)
             token = await unless_failed(job.first, feeding, pulling, delivery.acknowledged())
             await delivery.finish(to_generated(token))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 from pydantic_settings import SettingsConfigDict
 
 from common.worker.settings import WorkerSettings
@@ -20,4 +20,7 @@ class PrefillSettings(WorkerSettings):
     )
     pull: Literal["auto", "always", "never"] = Field(
         "auto", description="fetch a longer cached prefix from another worker; auto: when quicker than computing it"
+    )
+    embedding_memory: ByteSize = Field(
+        ByteSize(64 * 2**20), description="embeddings kept in memory, in front of the store"
     )

@@ -11,6 +11,7 @@ from common.store.embeddings import EmbeddingStore
 from common.worker.process import Site, describe_language
 from services.prefill import servicer
 from services.prefill.delivery import Deliveries
+from services.prefill.embeddings import EmbeddingSource
 from services.prefill.engine import PrefillEngine
 from services.prefill.images import ImageFeed
 from services.prefill.puller import Puller
@@ -27,11 +28,13 @@ class PrefillStage:
         self._engine = PrefillEngine(site.parts, settings, site.thread)
         self._deliveries = deliveries
         self._serves_kv = serves_kv
+        self._memory_bytes = int(settings.embedding_memory)
 
     def register(self, server: RpcServer) -> None:
         """Add PrefillService and KvService."""
-        images = ImageFeed(self._engine, EmbeddingStore(self._site.redis))
         site, parts = self._site, self._site.parts
+        store = EmbeddingStore(site.redis, memory_bytes=self._memory_bytes)
+        images = ImageFeed(self._engine, EmbeddingSource(store, site.channels))
         puller = Puller(self._engine, parts, site.channels, self._engine.rates)
         prefill = servicer.PrefillServicer(self._engine, images, puller, self._deliveries)
         server.add(prefill_pb2_grpc.add_PrefillServiceServicer_to_server, prefill, servicer.FULL_NAME)

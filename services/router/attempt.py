@@ -33,7 +33,7 @@ class Attempt:
     ) -> None:
         self._job, self._route, self._encoding = job, route, encoding
         self._channels, self._account = channels, account
-        self._ready: asyncio.Queue[str | None] = asyncio.Queue()
+        self._ready: asyncio.Queue[ImageReady | None] = asyncio.Queue()
         self._stages: set[asyncio.Task[None]] = set()
         self._decode: Any = None
         size = job.prompt_tokens + job.sampling.max_tokens
@@ -122,7 +122,7 @@ class Attempt:
         )
         yield PrefillRequest(begin=begin)
         for _ in job.images:
-            key = await self._ready.get()
-            if key is None:
+            ready = await self._ready.get()
+            if ready is None:
                 return
-            yield PrefillRequest(image_ready=ImageReady(embedding_key=key))
+            yield PrefillRequest(image_ready=ready)

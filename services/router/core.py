@@ -22,7 +22,9 @@ from services.router.ledger import Ledger
 from services.router.metrics import Metrics
 from services.router.parts import Parts
 from services.router.pipeline import Pipeline
+from services.router.pixels import Pixels
 from services.router.placement import Placement
+from services.router.recent import RecentUploads
 from services.router.servicer import FULL_NAME, RouterServicer
 from services.router.settings import RouterSettings
 from triptych.v1.router_pb2_grpc import add_RouterServiceServicer_to_server
@@ -44,9 +46,10 @@ class Core:
         self.metrics = Metrics()
         placement = Placement(cluster, ledger, random.Random())
         limits = ImageLimits(max_bytes=settings.max_image_size)
-        self.images = Images(ImageStore(redis), parts.family, limits, settings.max_decoding_images)
+        recent = RecentUploads(int(settings.recent_uploads))
+        self.images = Images(ImageStore(redis), parts.family, limits, settings.max_decoding_images, recent)
         admission = Admission(parts, self.images, placement)
-        pipeline = Pipeline(placement, ledger, channels)
+        pipeline = Pipeline(placement, ledger, channels, Pixels(self.images.file, channels))
         self.generator = Generator(parts.card.name, admission, pipeline, parts.tokenizer, self.metrics)
 
 

@@ -11,19 +11,21 @@ from common.rpc.channels import Channels
 from services.router.account import Account
 from services.router.job import Job
 from services.router.ledger import Booking, Ledger
+from services.router.pixels import Pixels
 from services.router.placement import Avoid, Placement
 from triptych.errors import InternalError
 from triptych.status import rpc_errors
 from triptych.v1.encoder_pb2 import EncodeImage, EncodeRequest, EncodeResponse
 from triptych.v1.encoder_pb2_grpc import EncoderServiceStub
+from triptych.v1.prefill_pb2 import ImageReady
 from triptych.v1.worker_pb2 import WorkerInfo
 
-Ready = Callable[[str], None]
+Ready = Callable[[ImageReady], None]
 Share = tuple[WorkerInfo, list[EncodeImage]]
 
 
 class Encoding:
-    """Asks encoders for all embeddings of a job and announces each key once it is in the store."""
+    """Asks encoders for all embeddings of a job and announces each once it is ready."""
 
     def __init__(
         self,
@@ -33,9 +35,11 @@ class Encoding:
         ledger: Ledger,
         channels: Channels,
         account: Account,
+        pixels: Pixels,
     ) -> None:
         self._job, self._placement = job, placement
         self._ledger, self._channels, self._account = ledger, channels, account
+        self._pixels = pixels
         self._encoders = Avoid(avoid)(job.encoders)
         self._bookings: dict[str, Booking] = {}
         self.instance_ids: set[str] = set()
@@ -66,16 +70,28 @@ class Encoding:
         return list(shares.values())
 
     async def _encode(self, worker: WorkerInfo, images: list[EncodeImage], ready: Ready) -> None:
-        waiting = {image.embedding_key for image in images}
+        waiting = {image.embedding_key: image for image in images}
         with rpc_errors("encoder"):
-            async for response in self._call(worker, images):
-                if response.embedding_key in waiting:
-                    waiting.remove(response.embedding_key)
-                    self._bookings[response.embedding_key].release()
-                    self._account.encoded(response)
-                    ready(response.embedding_key)
+            try:
+                await self._receive(worker, waiting, ready)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.NOT_FOUND or not await self._send(worker, waiting):
+                    raise
+                await self._receive(worker, waiting, ready)
         if waiting:
             raise InternalError(f"the encoder left out {len(waiting)} of {len(images)} embeddings")
+
+    async def _receive(self, worker: WorkerInfo, waiting: dict[str, EncodeImage], ready: Ready) -> None:
+        async for response in self._call(worker, list(waiting.values())):
+            if waiting.pop(response.embedding_key, None):
+                self._bookings[response.embedding_key].release()
+                self._account.encoded(response)
+                held_at = worker.address if response.held_here else ""
+                ready(ImageReady(embedding_key=response.embedding_key, held_at=held_at))
+
+    async def _send(self, worker: WorkerInfo, waiting: dict[str, EncodeImage]) -> int:
+        """The encoder finds files missing, because the store is down or was emptied: send what is at hand."""
+        return await self._pixels.send(worker.address, waiting.values(), self._job.remaining_s())
 
     def _call(
         self, worker: WorkerInfo, images: list[EncodeImage]

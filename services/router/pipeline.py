@@ -10,6 +10,7 @@ from services.router.attempt import Attempt
 from services.router.encoding import Encoding
 from services.router.job import Job
 from services.router.ledger import Ledger
+from services.router.pixels import Pixels
 from services.router.placement import Placement
 from triptych.errors import UnavailableError
 from triptych.v1.decode_pb2 import DecodeResponse
@@ -21,13 +22,13 @@ MAX_ATTEMPTS = 2
 class Pipeline:
     """What all runs share."""
 
-    def __init__(self, placement: Placement, ledger: Ledger, channels: Channels) -> None:
-        self._placement, self._ledger, self._channels = placement, ledger, channels
+    def __init__(self, placement: Placement, ledger: Ledger, channels: Channels, pixels: Pixels) -> None:
+        self._placement, self._ledger, self._channels, self._pixels = placement, ledger, channels, pixels
 
     def attempt(self, job: Job, account: Account, avoid: set[str]) -> Attempt:
         """A try on the workers that suit best now."""
         route = self._placement.route(job.prompt_tokens, job.sampling.max_tokens, avoid)
-        encoding = Encoding(job, avoid, self._placement, self._ledger, self._channels, account)
+        encoding = Encoding(job, avoid, self._placement, self._ledger, self._channels, account, self._pixels)
         return Attempt(job, route, encoding, self._channels, self._ledger, account)
 
 

@@ -25,3 +25,6 @@ class RouterSettings(ServiceSettings):
     max_body_size: ByteSize = Field(ByteSize(64 * 2**20), description="largest HTTP request body, e.g. 64MiB")
     request_timeout_s: float = Field(600.0, gt=0, description="seconds that one answer may take at most")
     max_decoding_images: PositiveInt = Field(2, description="uploads whose pixels are decoded at the same time")
+    recent_uploads: ByteSize = Field(
+        ByteSize(64 * 2**20), description="memory for files uploaded lately; they answer for Redis while it is down"
+    )

@@ -104,9 +104,10 @@ async def test_scopes_share_nothing(pair: Pair, reference: Reference) -> None:
 
 
 async def test_conversation_computes_only_what_is_new(pair: Pair, reference: Reference, tower: Tower) -> None:
-    """Six turns, two pictures: each turn reads all earlier full blocks, generated ones included, and moves no held one."""
+    """Six turns, two pictures: each turn reads all earlier full blocks, generated ones included; no held one moves."""
     pictures: list[Picture] = []
     history: list[int] = []
+    previous = 0
     for turn in range(6):
         words = text_prompt(reference, 33 + turn)
         if turn in (0, 3):
@@ -118,7 +119,7 @@ async def test_conversation_computes_only_what_is_new(pair: Pair, reference: Ref
         alone = await fresh_answer(pair, prompt)
         answer = await pair.ask(prompt, greedy(8))
         assert answer.token_ids == alone
-        check_turn(pair, answer.account, len(prompt.token_ids), previous if turn else 0)
+        check_turn(pair, answer.account, len(prompt.token_ids), previous)
         # The last token was never fed back, so its KV exists nowhere.
         previous = len(prompt.token_ids) + len(answer.tokens) - 1
         history += answer.token_ids

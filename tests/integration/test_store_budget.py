@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from common.store.budget import Account, Budget, Policy
 from common.store.client import connect, embedding_key, lease_key
 from common.store.embeddings import EmbeddingStore, Reservation
-from common.store.scripts import PREFIX, TOUCH
+from common.store.scripts import PREFIX
 
 CAP = 1000
 POLICIES: tuple[Policy, ...] = ("lru", "refcount")
@@ -50,7 +50,7 @@ async def real_bytes(redis: Redis) -> int:
 async def test_the_least_recently_used_goes_first(redis: Redis, policy: Policy) -> None:
     store = new_store(redis, policy)
     await fill(store, 0, 1, 2, 3)
-    await store._eval(redis, TOUCH, name(0), 60_000, "")
+    await store.touch(name(0))
     await fill(store, 4)
     assert await held(redis) == [0, 2, 3, 4]
     assert (store.counters.evictions, store.counters.bytes) == (1, CAP)
@@ -91,7 +91,7 @@ async def test_reading_ends_the_lease_of_the_reader_only(redis: Redis) -> None:
     store = new_store(redis)
     await fill(store, 0, request="one")
     await store.reserve(name(0), "x", 10, "two")
-    await store._eval(redis, TOUCH, name(0), 60_000, "one")
+    await store.touch(name(0), "one")
     await fill(store, 1, 2, 3, 4)
     assert 0 in await held(redis)
     await store.unlease(name(0), "two")

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from common.store.budget import Budget, Policy
 from common.store.client import connect, embedding_key
 from common.store.embeddings import EmbeddingStore, Reservation
-from common.store.scripts import PREFIX, TOUCH
+from common.store.scripts import PREFIX
 from tests.valkey import start_valkey
 
 CAP = 100
@@ -65,7 +65,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(key=KEYS, request=REQUESTS)
     def read(self, key: str, request: str) -> None:
-        self.run_(self.store._eval(self.redis, TOUCH, key, 60_000, request))
+        self.run_(self.store.touch(key, request))
         self.leases.get(key, set()).discard(request)
 
     @rule(key=KEYS, request=REQUESTS)
@@ -106,7 +106,7 @@ class StoreMachine(RuleBasedStateMachine):
         """Once healed, the account is what is really there, and every key expires."""
         names = self.run_(self.redis.keys(f"{PREFIX}value:*"))
         for name in names:
-            self.run_(self.store._eval(self.redis, TOUCH, name.decode().rpartition(":")[2], 60_000, ""))
+            self.run_(self.store.touch(name.decode().rpartition(":")[2]))
         assert self.run_(self.store.account()).bytes == self._real()
         assert all(self.run_(self.redis.pttl(key)) > 0 for key in self.run_(self.redis.keys("*")))
         self.run_(self.redis.aclose())

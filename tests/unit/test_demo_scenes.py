@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from models.training.dialogues import random_dialogue
 from models.training.held_out import held_out
 from models.training.questions import (
     ask_colour,
@@ -18,7 +19,6 @@ from models.training.questions import (
     ask_side,
     ask_which,
     ask_word,
-    random_dialogue,
 )
 from models.training.scenes import CELL, COLOURS, GRIDS, Scene, Thing, draw, random_scene
 
@@ -109,6 +109,7 @@ def test_counts_are_of_what_is_named(rng: random.Random) -> None:
     expected = {"stars": "2", "circles": "1", "red shapes": "2", "blue shapes": "1", "shapes": "3"}
     for _ in range(40):
         question = ask_count(scene, rng)
+        assert question
         assert question.answer == next(count for name, count in expected.items() if name in question.text)
 
 

@@ -13,8 +13,8 @@ from common.engine.prefix_cache import PrefixCache
 from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
 from common.families.base import ImageSpan, Positions
-from common.worker.blocks import SequenceBlocks
 from common.identity.blocks import BlockChain, KeyedSpan
+from common.worker.blocks import SequenceBlocks
 from services.decode.job import Job as DecodeJob
 from services.decode.scheduler import DecodeScheduler
 from services.prefill.job import Job as PrefillJob

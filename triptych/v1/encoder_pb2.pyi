@@ -127,7 +127,7 @@ class EncodeResponse(_message.Message):
     OUTCOME_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     ENCODE_NS_FIELD_NUMBER: _builtins.int
-    HELD_AT_FIELD_NUMBER: _builtins.int
+    HELD_HERE_FIELD_NUMBER: _builtins.int
     embedding_key: _builtins.str
     """Key of the embedding."""
     outcome: Global___EncodeOutcome.ValueType
@@ -136,10 +136,8 @@ class EncodeResponse(_message.Message):
     """Size of the stored value in bytes."""
     encode_ns: _builtins.int
     """Time this picture spent on the tower, in nanoseconds; 0 for a hit."""
-    held_at: _builtins.str
-    """host:port of the EncoderService that holds the embedding for a short while, because the store could not take it;
-    empty: it is in the store.
-    """
+    held_here: _builtins.bool
+    """The store could not take the embedding: this EncoderService holds it for a short while, for FetchEmbedding."""
     def __init__(
         self,
         *,
@@ -147,11 +145,11 @@ class EncodeResponse(_message.Message):
         outcome: Global___EncodeOutcome.ValueType = ...,
         size_bytes: _builtins.int = ...,
         encode_ns: _builtins.int = ...,
-        held_at: _builtins.str = ...,
+        held_here: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding_key", b"embedding_key", "encode_ns", b"encode_ns", "held_at", b"held_at", "outcome", b"outcome", "size_bytes", b"size_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["embedding_key", b"embedding_key", "encode_ns", b"encode_ns", "held_here", b"held_here", "outcome", b"outcome", "size_bytes", b"size_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -159,7 +157,7 @@ Global___EncodeResponse: _TypeAlias = EncodeResponse  # noqa: Y015
 
 @_typing.final
 class FetchEmbeddingRequest(_message.Message):
-    """FetchEmbeddingRequest names an embedding that an EncodeResponse has announced with `held_at`."""
+    """FetchEmbeddingRequest names an embedding that an EncodeResponse has announced with `held_here`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
