@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import torch
@@ -43,7 +44,7 @@ class Timing:
     total_s: float
 
 
-class Clock(BaseStreamer):  # type: ignore[misc]
+class Clock(BaseStreamer):
     """Notes when `generate` gives its first new token; the first call is the prompt."""
 
     def __init__(self) -> None:
@@ -73,10 +74,9 @@ class Plain:
         pixels = self.processor(images=[picture], return_tensors="pt")
         count = int(pixels["image_grid_thw"].prod()) // self.processor.merge_size**2
         content = [{"type": "image"}, {"type": "text", "text": QUESTION}]
-        text = self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
-        text = text.replace("<|image_pad|>", "<|image_pad|>" * count)
+        chat: list[Any] = [{"role": "user", "content": content}]
+        rendered = self.tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+        text = str(rendered).replace("<|image_pad|>", "<|image_pad|>" * count)
         inputs = self.tokenizer(text, return_tensors="pt", add_special_tokens=False)
         marker = self.tokenizer.convert_tokens_to_ids("<|image_pad|>")
         kinds = (inputs["input_ids"] == marker).int()

@@ -82,9 +82,10 @@ def _sentinel_pool(parts: SplitResult) -> ConnectionPool:
     credentials, _, hosts = parts.netloc.rpartition("@")
     tls = _tls_options(dict(parse_qsl(parts.query))) if parts.scheme.startswith("rediss") else {}
     asking = {"socket_connect_timeout": TIMEOUT_S, "socket_timeout": TIMEOUT_S, "retry": _retry()}
-    manager = Sentinel([_host(host) for host in hosts.split(",")], sentinel_kwargs=asking)
+    hosts_ports = [_host(host) for host in hosts.split(",")]
+    manager = Sentinel(hosts_ports, sentinel_kwargs=asking)  # type: ignore[no-untyped-call]
     user, _, password = credentials.partition(":")
-    return _SentinelPool(
+    return _SentinelPool(  # type: ignore[no-untyped-call]
         service,
         manager,
         username=unquote(user) or None,

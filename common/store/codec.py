@@ -56,7 +56,7 @@ def pack(key: str, tensors: Mapping[str, Tensor]) -> bytes:
     text += b" " * (-len(text) % _LENGTH_BYTES)
     if CHECKSUM_BYTES + _LENGTH_BYTES + len(text) > HEAD_BYTES:
         raise InternalError("an embedding has too many tensors for the store's format")
-    pieces = [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *parts]
+    pieces: list[bytes | memoryview[int]] = [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *parts]
     hasher = blake3()
     for piece in pieces:
         hasher.update(piece)
@@ -78,9 +78,10 @@ def unpack(key: str, value: bytes, rows: int | None = None) -> dict[str, Tensor]
         raise BadValueError("format") from exc
 
 
-def _bytes(tensor: Tensor) -> memoryview:
+def _bytes(tensor: Tensor) -> memoryview[int]:
     """The data of a CPU tensor, not copied when it is contiguous."""
-    return memoryview(tensor.contiguous().reshape(-1).view(torch.uint8).numpy())
+    data: memoryview[int] = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    return data
 
 
 def _tensor(data: bytearray, dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Tensor:

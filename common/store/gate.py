@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from common.store.client import RETRY_AFTER_S, TIMEOUT_S, store_errors
+from common.store.address import TIMEOUT_S
+from common.store.client import RETRY_AFTER_S, store_errors
 from triptych.errors import UnavailableError
 
 PROBE_S = 0.5

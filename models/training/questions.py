@@ -139,7 +139,7 @@ def ask_describe(scene: Scene, rng: random.Random) -> Question | None:
 
 
 ASKERS: dict[Callable[[Scene, random.Random], Question | None], int] = {
-    ask_colour: 3,
+    ask_colour: 6,
     ask_shape: 2,
     ask_exists: 2,
     ask_count: 5,

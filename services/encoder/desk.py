@@ -18,7 +18,7 @@ class Shelf:
         self.max_bytes, self._ttl_s, self._clock = max_bytes, ttl_s, clock
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Held now, the expired included that nobody has looked for since."""
         return self._values.bytes
 

@@ -48,6 +48,7 @@ class Admission:
             images=_encode_images(images, spans, keys, scope),
             encoders=tuple(encoders),
             deadline=caller.deadline,
+            names={image.image_id: name for image, name in zip(images, names, strict=True)},
         )
 
     def check_model(self, name: str) -> None:

@@ -13,7 +13,7 @@ from services.router.job import Job
 from services.router.ledger import Booking, Ledger
 from services.router.pixels import Pixels
 from services.router.placement import Avoid, Placement
-from triptych.errors import InternalError
+from triptych.errors import ImagesNotFoundError, InternalError
 from triptych.status import rpc_errors
 from triptych.v1.encoder_pb2 import EncodeImage, EncodeRequest, EncodeResponse
 from triptych.v1.encoder_pb2_grpc import EncoderServiceStub
@@ -71,15 +71,22 @@ class Encoding:
 
     async def _encode(self, worker: WorkerInfo, images: list[EncodeImage], ready: Ready) -> None:
         waiting = {image.embedding_key: image for image in images}
-        with rpc_errors("encoder"):
-            try:
-                await self._receive(worker, waiting, ready)
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.NOT_FOUND or not await self._send(worker, waiting):
-                    raise
-                await self._receive(worker, waiting, ready)
+        try:
+            with rpc_errors("encoder"):
+                await self._receive_or_send(worker, waiting, ready)
+        except ImagesNotFoundError as error:
+            # The client uploads what it can recognise.
+            raise ImagesNotFoundError([self._job.names.get(name, name) for name in error.digests]) from error
         if waiting:
             raise InternalError(f"the encoder left out {len(waiting)} of {len(images)} embeddings")
+
+    async def _receive_or_send(self, worker: WorkerInfo, waiting: dict[str, EncodeImage], ready: Ready) -> None:
+        try:
+            await self._receive(worker, waiting, ready)
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.NOT_FOUND or not await self._send(worker, waiting):
+                raise
+            await self._receive(worker, waiting, ready)
 
     async def _receive(self, worker: WorkerInfo, waiting: dict[str, EncodeImage], ready: Ready) -> None:
         async for response in self._call(worker, list(waiting.values())):

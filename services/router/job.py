@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from triptych.v1.encoder_pb2 import EncodeImage
@@ -14,7 +15,8 @@ from triptych.v1.worker_pb2 import WorkerInfo
 class Job:
     """`images` are the distinct pictures, `encoders` the replicas whose embeddings have the keys in `prompt`.
 
-    `deadline` is on the event loop's clock, in seconds.
+    `names` gives for each image id what the client called the picture. `deadline` is on the event loop's clock, in
+    seconds.
     """
 
     request_id: str
@@ -23,6 +25,7 @@ class Job:
     images: tuple[EncodeImage, ...]
     encoders: tuple[WorkerInfo, ...]
     deadline: float
+    names: Mapping[str, str]
 
     def remaining_s(self) -> float:
         """Seconds until the deadline; negative after it."""

@@ -7,9 +7,10 @@ import asyncio
 import httpx
 import pytest
 
-from tests.contract.router_bench import Bench, eventually, png
+from tests.contract.router_bench import Bench, eventually, open_bench, png
 from tests.contract.test_openai_chat import image_part
-from triptych.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
+from tests.contract.test_router_grpc import generate, image, put, request
+from triptych.errors import ImagesNotFoundError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 
 PICTURES = [image_part(png(color=color)) for color in ("red", "green", "blue", "white")]
 
@@ -136,3 +137,14 @@ async def test_concurrent_requests_keep_their_answers_apart(wide: Bench) -> None
     wide.say("the same for all")
     answers: list[httpx.Response] = await asyncio.gather(*(wide.chat(f"question {i}") for i in range(12)))
     assert {answer.json()["choices"][0]["message"]["content"] for answer in answers} == {"the same for all"}
+
+
+async def test_a_file_lost_after_admission_is_reported_by_the_name_the_client_knows(valkey_url: str) -> None:
+    stages = ("encoder", "prefill", "decode")
+    async with open_bench(valkey_url, stages, recent_uploads=0) as bench:
+        record = await put(bench, png())
+        bench.fleet.script.encode_error = ImagesNotFoundError([record.image_id])
+        with pytest.raises(ImagesNotFoundError) as caught:
+            await generate(bench, request(image(png())))
+        assert caught.value.digests == (record.digest,)
+        await eventually(lambda: bench.fleet.running == 0)

@@ -76,7 +76,7 @@ async def open_rig(redis_url: str, **encoder: Any) -> AsyncIterator[Rig]:
         replica, desk = await _encoder(stack, redis, settings)
         worker = combined_main.build(CombinedSettings.model_validate({**common, "blocks": 512}))
         await stack.enter_async_context(running([worker]))
-        router = RouterProcess(RouterSettings(**common, http_port=0))
+        router = RouterProcess(RouterSettings.model_validate({**common, "http_port": 0}))
         stack.push_async_callback(router.stop)
         await router.start()
         url = f"http://127.0.0.1:{router.http_port}"

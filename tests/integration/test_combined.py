@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,7 +48,7 @@ async def test_images_give_the_reference_tokens(pair: Pair, model: Path, referen
     tower = Tower.load(model, dtype=torch.float32, device=torch.device("cpu"))
     images, pictures = zip(*(picture(tower, *each) for each in (("a", 70, 45, 1), ("b", 33, 90, 2))), strict=True)
     parts = [{"type": "image"}, {"type": "text", "text": "and then " * 9}, {"type": "image"}]
-    messages: list[dict[str, object]] = [{"role": "user", "content": parts}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
     expected = reference.generate(messages, images, 10, ignore_eos=True)
     for each in pictures:
         await pair.put(each)
@@ -86,7 +87,7 @@ async def test_many_at_once_in_a_small_pool(model: Path, redis_url: str, pair: P
 async def test_request_given_up_by_decode_is_refused_by_prefill(pair: Pair, reference: Reference) -> None:
     prompt = pair.prompt(text_prompt(reference, 40))
     call, ticket = await reserve(pair, prompt)
-    call.cancel()  # type: ignore[attr-defined]
+    call.cancel()
     assert await pair.idle()
     with pytest.raises(FailedPreconditionError):
         await pair.run_prefill(prompt, greedy(4), ticket)
@@ -96,7 +97,7 @@ async def test_ticket_for_another_prompt_is_refused(pair: Pair, reference: Refer
     call, ticket = await reserve(pair, pair.prompt(text_prompt(reference, 40)))
     with pytest.raises(FailedPreconditionError, match="another prompt"):
         await pair.run_prefill(pair.prompt(text_prompt(reference, 41)), greedy(4), ticket)
-    call.cancel()  # type: ignore[attr-defined]
+    call.cancel()
 
 
 async def test_cancel_while_the_prompt_is_being_computed(pair: Pair, reference: Reference) -> None:
@@ -105,6 +106,6 @@ async def test_cancel_while_the_prompt_is_being_computed(pair: Pair, reference: 
         call, ticket = await reserve(pair, prompt)
         computing = asyncio.ensure_future(pair.run_prefill(prompt, greedy(4), ticket))
         await asyncio.sleep(delay_s)
-        call.cancel()  # type: ignore[attr-defined]
+        call.cancel()
         await asyncio.gather(computing, return_exceptions=True)
         assert await pair.idle()

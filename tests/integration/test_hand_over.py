@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -55,7 +56,7 @@ def picture(tower: Tower, key: str, width: int, height: int, seed: int) -> tuple
     return image, Picture(key * 64, width, height, tower.encode([tower.preprocess(image)])[0])
 
 
-def ids_of(reference: Reference, messages: list[dict[str, object]]) -> list[int]:
+def ids_of(reference: Reference, messages: list[dict[str, Any]]) -> list[int]:
     text = reference.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     ids: list[int] = reference.tokenizer(text, add_special_tokens=False).input_ids
     return ids
@@ -67,7 +68,7 @@ async def test_images_of_every_family(family: str, tmp_path: Path, redis_url: st
     reference, tower = Reference(model), Tower.load(model, dtype=torch.float32, device=torch.device("cpu"))
     images, pictures = zip(*(picture(tower, *each) for each in (("a", 70, 45, 1), ("b", 33, 90, 2))), strict=True)
     parts = [{"type": "image"}, {"type": "text", "text": "and then " * 9}, {"type": "image"}]
-    messages: list[dict[str, object]] = [{"role": "user", "content": parts}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": parts}]
     expected = reference.generate(messages, images, 10, ignore_eos=True)
     async with running_pair(model, redis_url, prefill={"step_tokens": 13}) as pair:
         for each in pictures:
@@ -138,8 +139,8 @@ async def test_end_token_chosen_by_prefill_ends_the_request(pair: Pair, referenc
     assert (answer.token_ids, answer.reason) == ([first], types_pb2.FINISH_REASON_STOP)
 
 
-async def reserve(pair: Pair, prompt: types_pb2.Prompt) -> tuple[object, kv_pb2.KvTicket]:
-    call = pair.decode.Decode(decode_pb2.DecodeRequest(prompt=prompt, sampling=greedy(4)))
+async def reserve(pair: Pair, prompt: types_pb2.Prompt) -> tuple[Any, kv_pb2.KvTicket]:
+    call: Any = pair.decode.Decode(decode_pb2.DecodeRequest(prompt=prompt, sampling=greedy(4)))
     event = await call.read()
     return call, event.ticket
 
@@ -148,7 +149,7 @@ async def test_cancel_while_waiting_for_kv_frees_the_blocks_and_the_ticket(pair:
     prompt = pair.prompt(text_prompt(reference, 40))
     for _ in range(10):
         call, ticket = await reserve(pair, prompt)
-        call.cancel()  # type: ignore[attr-defined]
+        call.cancel()
         assert await pair.idle()
         with pytest.raises(FailedPreconditionError):
             await pair.run_prefill(prompt, greedy(4), ticket)
@@ -160,7 +161,7 @@ async def test_ticket_works_once(pair: Pair, reference: Reference) -> None:
     await pair.run_prefill(prompt, greedy(4), ticket)
     with pytest.raises(FailedPreconditionError):
         await pair.run_prefill(prompt, greedy(4), ticket)
-    call.cancel()  # type: ignore[attr-defined]
+    call.cancel()
 
 
 async def test_ticket_of_an_earlier_process_is_refused(pair: Pair, reference: Reference) -> None:
@@ -169,14 +170,14 @@ async def test_ticket_of_an_earlier_process_is_refused(pair: Pair, reference: Re
     ticket.instance_id = "another"
     with pytest.raises(FailedPreconditionError, match="another process"):
         await pair.run_prefill(prompt, greedy(4), ticket)
-    call.cancel()  # type: ignore[attr-defined]
+    call.cancel()
 
 
 async def test_lease_expires_when_no_kv_arrives(model: Path, redis_url: str, reference: Reference) -> None:
     async with running_pair(model, redis_url, decode={"reservation_ttl_s": 0.2}) as pair:
         call, _ = await reserve(pair, pair.prompt(text_prompt(reference, 40)))
         with pytest.raises(UnavailableError, match="in time"), rpc_errors():
-            await call.read()  # type: ignore[attr-defined]
+            await call.read()
         assert await pair.idle()
 
 
@@ -218,7 +219,7 @@ async def test_bad_transfers_are_refused_and_the_ticket_stays_usable(
     with pytest.raises(error):
         await push(pair, ticket, *messages)
     assert (await pair.run_prefill(prompt, greedy(4), ticket)).computed_tokens == 40
-    call.cancel()  # type: ignore[attr-defined]
+    call.cancel()
 
 
 async def test_layouts_that_differ_are_refused(model: Path, redis_url: str, reference: Reference) -> None:

@@ -40,7 +40,7 @@ async def works(url: str) -> bool:
 
 
 async def test_user_password_and_database(server: ValkeyServer, admin: Redis) -> None:
-    await admin.execute_command("ACL", "SETUSER", "triptych", "on", ">s/cr:t", "~triptych:*", "+@all")
+    await admin.execute_command("ACL", "SETUSER", "triptych", "on", ">s/cr:t", "~triptych:*", "+@all")  # type: ignore[no-untyped-call]
     link = connect(f"redis://triptych:s%2Fcr%3At@127.0.0.1:{server.port}/3")
     await link.set("triptych:x", "1")
     await link.aclose()

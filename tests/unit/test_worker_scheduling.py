@@ -20,6 +20,7 @@ from services.decode.scheduler import DecodeScheduler
 from services.prefill.job import Job as PrefillJob
 from services.prefill.scheduler import PrefillScheduler
 from triptych.errors import ContextLengthError, ResourceExhaustedError, UnavailableError
+from triptych.v1.types_pb2 import GeneratedToken
 
 
 def sequence(length: int, max_tokens: int = 1, images: tuple[ImageSpan, ...] = ()) -> Sequence:
@@ -174,11 +175,22 @@ async def prefill(blocks: SequenceBlocks) -> PrefillScheduler:
 class SilentDelivery:
     """A transfer that goes nowhere: scheduling does not depend on it."""
 
-    def __init__(self) -> None:
-        self.ends: list[int] = []
+    sent_bytes = 0
 
     def ready(self, tokens: int) -> None:
-        self.ends.append(tokens)
+        """Nothing is sent."""
+
+    def layer_ready(self, layer: int, tokens: int) -> None:
+        """Nothing is sent."""
+
+    async def finish(self, first: GeneratedToken) -> None:
+        """Nobody receives it."""
+
+    async def acknowledged(self) -> None:
+        """At once."""
+
+    def abort(self) -> None:
+        """Nothing to undo."""
 
 
 def prefill_job(length: int, images: tuple[ImageSpan, ...] = ()) -> PrefillJob:
