@@ -32,7 +32,7 @@ from triptych.cli.plan import ClusterOptions, default_model
 TOKENS = 48
 ROUNDS = 8
 CONCURRENCY = 8
-QUESTION = "What colour is the star?"
+QUESTION = "What shape is red?"
 PICTURE = Path("models/demo/shapes.png")
 
 

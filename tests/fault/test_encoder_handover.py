@@ -133,7 +133,7 @@ async def test_with_a_store_nothing_is_held(checkpoint: Path, tower: Tower, valk
     one = await upload(front.redis, tower, noise(90, 70))
     response = await front.encode(one)
     assert not response.held_here
-    assert front.desk.embeddings.bytes == 0
+    assert front.desk.embeddings.size_bytes == 0
     await front.close()
 
 

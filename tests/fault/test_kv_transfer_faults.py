@@ -104,7 +104,7 @@ async def test_late_chunk_of_an_aborted_request_does_not_touch_the_next_ones_blo
         call, ticket = await reserve(pair, own[0])
         doomed = asyncio.create_task(pair.run_prefill(own[0], greedy(4), ticket))
         await late.reached.wait()
-        call.cancel()  # type: ignore[attr-defined]
+        call.cancel()
         for _ in range(500):
             if not (await pair.load("decode")).blocks_in_use:
                 break
@@ -114,8 +114,8 @@ async def test_late_chunk_of_an_aborted_request_does_not_touch_the_next_ones_blo
         with pytest.raises(FailedPreconditionError):
             await doomed
         await pair.run_prefill(own[1], greedy(4), next_ticket)
-        tokens = [(await next_call.read()).tokens.tokens[0].token_id for _ in range(4)]  # type: ignore[attr-defined]
-        next_call.cancel()  # type: ignore[attr-defined]
+        tokens = [(await next_call.read()).tokens.tokens[0].token_id for _ in range(4)]
+        next_call.cancel()
         assert tokens == (await pair.ask(prompt_in_own_scope(pair, reference, 60), greedy(4))).token_ids
 
 
@@ -130,10 +130,10 @@ async def test_cancels_during_transfer_leave_nothing(model: Path, valkey_url: st
             prefill = asyncio.create_task(pair.run_prefill(prompt, greedy(4), ticket))
             await pause.reached.wait()
             if index % 3 != 1:
-                call.cancel()  # type: ignore[attr-defined]
+                call.cancel()
             if index % 3 != 0:
                 prefill.cancel()
             pause.resume.set()
             await asyncio.gather(prefill, return_exceptions=True)
-            call.cancel()  # type: ignore[attr-defined]
+            call.cancel()
             assert await pair.idle()

@@ -54,7 +54,7 @@ async def test_stopped(rig: Rig, server: ValkeyServer, redis: Redis) -> None:
     assert await rig.say() is not None
     assert await rig.say(picture(1)) == known
     during = await rig.say(picture(2))
-    assert rig.desk.embeddings.bytes > 0
+    assert rig.desk.embeddings.size_bytes > 0
     server.start()
     await back_to_normal(rig, redis, 100)
     assert await rig.say(picture(2)) == during

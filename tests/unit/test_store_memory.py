@@ -55,7 +55,7 @@ def test_a_shelf_holds_for_a_while() -> None:
     assert shelf.get("a") == b"1"
     now[0] = 10.0
     assert shelf.get("a") is None
-    assert shelf.bytes == 0
+    assert shelf.size_bytes == 0
 
 
 def test_pictures_and_embeddings_do_not_crowd_each_other_out() -> None:
@@ -64,7 +64,7 @@ def test_pictures_and_embeddings_do_not_crowd_each_other_out() -> None:
     for number in range(5):
         desk.pictures.put(str(number), bytes(10))
     assert desk.embeddings.get("e") is not None
-    assert desk.embeddings.bytes + desk.pictures.bytes == 20
+    assert desk.embeddings.size_bytes + desk.pictures.bytes == 20
 
 
 async def test_a_key_is_computed_by_one_at_a_time_and_others_in_parallel() -> None:
