@@ -64,7 +64,7 @@ def test_pictures_and_embeddings_do_not_crowd_each_other_out() -> None:
     for number in range(5):
         desk.pictures.put(str(number), bytes(10))
     assert desk.embeddings.get("e") is not None
-    assert desk.embeddings.size_bytes + desk.pictures.bytes == 20
+    assert desk.embeddings.size_bytes + desk.pictures.size_bytes == 20
 
 
 async def test_a_key_is_computed_by_one_at_a_time_and_others_in_parallel() -> None:
