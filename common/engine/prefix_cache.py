@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from common.engine.blocks import BlockPool
 from triptych.errors import InternalError
@@ -23,7 +23,12 @@ class PrefixCache:
         self._hash_of: dict[int, bytes] = {}
         # Least recently used first. Not a plain dict: taking its first key again and again is quadratic.
         self._cached: OrderedDict[int, None] = OrderedDict()
+        self._listeners: list[Callable[[], None]] = []
         self.evictions = 0
+
+    def on_free(self, listener: Callable[[], None]) -> None:
+        """Call `listener` whenever blocks were given back: somebody may be waiting for room."""
+        self._listeners.append(listener)
 
     @property
     def num_blocks(self) -> int:
@@ -91,6 +96,8 @@ class PrefixCache:
         for block in reversed(blocks):
             if block in self._hash_of and self._pool.references(block) == 1:
                 self._cached[block] = None
+        for listener in self._listeners:
+            listener()
 
     def clear(self) -> None:
         """Forget all that nobody holds."""

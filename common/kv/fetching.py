@@ -16,6 +16,9 @@ from triptych.errors import InternalError, InvalidArgumentError, UnavailableErro
 from triptych.status import rpc_errors
 from triptych.v1 import kv_pb2, kv_pb2_grpc
 
+HAVE_S = 1.0
+FETCH_S = 30.0
+"""A prompt waits while peers are asked; a peer that hangs must not cost it more."""
 LEASE_S = 30.0
 """Blocks of a fetch whose peer does not take the next chunk for as long are let go."""
 
@@ -46,7 +49,7 @@ async def stream_blocks(
 async def have(channel: grpc.aio.Channel, hashes: Sequence[bytes]) -> int:
     """How many leading blocks a peer has cached. Raises what the peer raises, or UnavailableError."""
     with rpc_errors():
-        answer = await kv_pb2_grpc.KvServiceStub(channel).Have(kv_pb2.HaveRequest(block_hashes=hashes))
+        answer = await kv_pb2_grpc.KvServiceStub(channel).Have(kv_pb2.HaveRequest(block_hashes=hashes), timeout=HAVE_S)
     return answer.num_blocks
 
 
@@ -60,7 +63,7 @@ async def fetch_blocks(
     method = channel.unary_stream(
         f"/{NAME}/Fetch", request_serializer=kv_pb2.FetchRequest.SerializeToString, response_deserializer=decode_fetch
     )
-    call = method(kv_pb2.FetchRequest(block_hashes=hashes, layout=layout_to_proto(cache.layout)))
+    call = method(kv_pb2.FetchRequest(block_hashes=hashes, layout=layout_to_proto(cache.layout)), timeout=FETCH_S)
     found = missing = 0
     try:
         with stream_errors("a peer's KV"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
@@ -39,6 +40,7 @@ class StepLoop(Generic[Work, Result]):
     def start(self) -> None:
         """Begin; needs a running event loop."""
         self._task = asyncio.create_task(self._run(), name="engine")
+        self._task.add_done_callback(_stop_process)
 
     def wake(self) -> None:
         """There may be work."""
@@ -52,9 +54,10 @@ class StepLoop(Generic[Work, Result]):
 
     async def _run(self) -> None:
         while True:
+            # Before planning: what planning itself sets free must not be forgotten.
+            self._wake.clear()
             work = self._plan()
             if work is None:
-                self._wake.clear()
                 await self._wake.wait()
             else:
                 await self._step(work)
@@ -62,11 +65,17 @@ class StepLoop(Generic[Work, Result]):
     async def _step(self, work: Work) -> None:
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._thread, self._execute, work)
+            self._apply(work, result)
         except TriptychError as error:
             self._fail(work, error)
         except Exception:
             # One bad step must not take the worker down: its requests fail, the rest go on.
             log.exception("a step failed")
             self._fail(work, InternalError("the engine failed on this request; see the worker's log"))
-        else:
-            self._apply(work, result)
+
+
+def _stop_process(task: asyncio.Task[None]) -> None:
+    """A worker whose engine has ended must not stay in the registry, where every request would hang."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.critical("the engine has failed; the worker stops", exc_info=error)
+        signal.raise_signal(signal.SIGTERM)

@@ -45,6 +45,7 @@ class DecodeEngine:
         )
         self._by_reservation: dict[str, Job] = {}
         self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail, thread)
+        parts.blocks.cache.on_free(self._loop.wake)
         self._reaper: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -56,6 +57,7 @@ class DecodeEngine:
         """Stop; callers have left before."""
         if self._reaper is not None:
             self._reaper.cancel()
+            await asyncio.gather(self._reaper, return_exceptions=True)
         await self._loop.close()
 
     def submit(self, request: decode_pb2.DecodeRequest) -> Job:
@@ -88,6 +90,10 @@ class DecodeEngine:
         """The sequence that waits for its prompt's KV. FailedPreconditionError for a ticket that is not valid."""
         return self._holder(reservation_id).sequence
 
+    def released(self, reservation_id: str) -> asyncio.Event:
+        """Set when the request of an open reservation has been given up or has ended."""
+        return self._holder(reservation_id).released
+
     def renew(self, reservation_id: str) -> None:
         """The prompt is being computed in place: prolong its lease, if it still has one."""
         job = self._by_reservation.get(reservation_id)
@@ -111,9 +117,8 @@ class DecodeEngine:
         if job.reservation is not None:
             self.reservations.close(job.reservation.id)
             self._by_reservation.pop(job.reservation.id, None)
+        job.released.set()
         self.scheduler.release(job)
-        self._admit()
-        # Room may have come for one that is parked.
         self._loop.wake()
 
     def _admit(self) -> None:
@@ -126,6 +131,7 @@ class DecodeEngine:
             job.emit(job.reservation)
 
     def _plan(self) -> list[Job] | None:
+        self._admit()
         return self.scheduler.begin_step() or None
 
     def _execute(self, batch: list[Job]) -> list[SampledToken]:
@@ -136,7 +142,6 @@ class DecodeEngine:
         self.scheduler.end_step()
         for job, token in zip(batch, tokens, strict=True):
             if self.scheduler.is_running(job):
-                self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - 1)
                 self._advance(job, token)
         self._admit()
 
@@ -149,6 +154,8 @@ class DecodeEngine:
         if math.isnan(token.logprob):
             self._end(job, InternalError("the model's output is not a number"))
             return
+        # Only now: broken logits mean broken KV, which nobody else shall find.
+        self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - 1)
         job.sequence.append(token.token_id)
         job.emit(token)
         reason = finish_reason(job.sequence, self._parts.model.eos_token_ids, self._parts.context_length)

@@ -23,6 +23,7 @@ class Job:
     sequence: Sequence
     arrival: int = 0
     reservation: Reservation | None = None
+    released: asyncio.Event = field(default_factory=asyncio.Event)
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
 
     @property

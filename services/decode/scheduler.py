@@ -150,7 +150,9 @@ class DecodeScheduler:
                 return
             self._parked.pop(0)
             self._blocks.admit(sequence, sequence.num_tokens, sequence.num_tokens - 1)
+            found = sequence.num_computed
             self._parking.unpark(sequence)
+            self._blocks.publish(sequence, since=found)
             self._insert(self._running, job)
 
     def _make_room(self, job: Job) -> None:

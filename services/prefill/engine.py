@@ -39,6 +39,7 @@ class PrefillEngine:
         self.scheduler = PrefillScheduler(parts.blocks, settings.step_tokens, settings.max_waiting)
         self.rates = Rates(settings.pull)
         self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail, thread)
+        parts.blocks.cache.on_free(self._loop.wake)
 
     def start(self) -> None:
         """Start stepping."""
@@ -98,22 +99,23 @@ class PrefillEngine:
         self.rates.compute.note(sum(count for _, count in step), (outcome.end_ns - outcome.begin_ns) / 1e9)
         for job, count in step:
             job.account(outcome.begin_ns, outcome.end_ns)
-            self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - count)
-            self._settle(job, outcome.tokens.get(job.sequence))
+            self._settle(job, count, outcome.tokens.get(job.sequence))
         self.scheduler.end_step()
 
-    def _settle(self, job: Job, token: SampledToken | None) -> None:
-        if token is None or job.first.done():
-            return
-        if math.isnan(token.logprob):
+    def _settle(self, job: Job, count: int, token: SampledToken | None) -> None:
+        if token is not None and math.isnan(token.logprob):
+            # Its KV is broken, too, and nobody else shall find it.
             job.fail(InternalError("the model's output is not a number"))
-        else:
+            return
+        self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - count)
+        if token is not None and not job.first.done():
             job.first.set_result(token)
 
     def _fail(self, step: Step, error: TriptychError) -> None:
         self.scheduler.end_step()
         for job, _ in step:
             job.fail(error)
+            job.delivery.abort()
             self.scheduler.release(job)
 
 

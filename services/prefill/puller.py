@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -51,11 +52,11 @@ class Puller:
         """Who has the most leading blocks, and how many of them may be reused."""
         chain = job.sequence.chain
         hashes = chain.hashes[: job.reusable // chain.block_size] if chain else []
-        best, end = ticket.address, min(ticket.held_blocks, len(hashes))
-        for address in peers if end < len(hashes) else ():
-            found = await self._count(address, hashes)
-            best, end = (address, found) if found > end else (best, end)
-        return best, end
+        held = min(ticket.held_blocks, len(hashes))
+        asked = peers if held < len(hashes) else ()
+        counts = await asyncio.gather(*(self._count(address, hashes) for address in asked))
+        # Of equals the first: decode itself, whose connection is in use already.
+        return max([(ticket.address, held), *zip(asked, counts, strict=True)], key=lambda pair: pair[1])
 
     async def _count(self, address: str, hashes: Sequence[bytes]) -> int:
         try:

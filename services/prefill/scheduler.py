@@ -40,7 +40,13 @@ class PrefillScheduler:
         return sum(job.sequence.num_uncomputed for job in (*self._waiting, *self._active))
 
     def submit(self, job: Job) -> None:
-        """Queue a prompt. ContextLengthError if it can never fit, ResourceExhaustedError if the queue is full."""
+        """Queue a prompt, or take it at once if it has blocks.
+
+        ContextLengthError if it can never fit, ResourceExhaustedError if the queue is full.
+        """
+        if job.has_blocks:
+            self._activate(job)
+            return
         length = job.sequence.num_prompt
         if not self._blocks.can_ever_admit(length):
             pool = self._blocks.cache.num_blocks * self._blocks.block_size
@@ -52,7 +58,7 @@ class PrefillScheduler:
     def plan(self) -> Step:
         """Admit what fits and spend the step's token budget; empty when nothing can be computed now."""
         self._admit()
-        able = {str(index): job for index, job in enumerate(self._active) if not (job.computed or job.pulling)}
+        able = {str(index): job for index, job in enumerate(self._active) if self._can_compute(job)}
         waiting = [
             Waiting(key, job.sequence.num_computed, job.sequence.num_prompt, job.ready) for key, job in able.items()
         ]
@@ -87,10 +93,17 @@ class PrefillScheduler:
     def _admit(self) -> None:
         while self._waiting and self._can_admit(self._waiting[0]):
             job = self._waiting.popleft()
-            if not job.has_blocks:
-                self._blocks.admit(job.sequence, job.sequence.num_prompt, job.reusable)
-            self._active[job] = None
-            job.admit()
+            self._blocks.admit(job.sequence, job.sequence.num_prompt, job.reusable)
+            self._activate(job)
+
+    def _activate(self, job: Job) -> None:
+        self._active[job] = None
+        job.admit()
+
+    def _can_compute(self, job: Job) -> bool:
+        # Borrowed blocks are gone as soon as their owner gives the request up.
+        gone = job.sequence.missing_blocks(job.sequence.num_prompt, self._blocks.block_size) > 0
+        return not (job.computed or job.pulling or gone)
 
     def _can_admit(self, job: Job) -> bool:
-        return job.has_blocks or self._blocks.can_admit(job.sequence, job.sequence.num_prompt, job.reusable)
+        return self._blocks.can_admit(job.sequence, job.sequence.num_prompt, job.reusable)

@@ -16,12 +16,15 @@ from services.router.messages import check_messages
 from services.router.parts import Parts
 from services.router.placement import Placement
 from services.router.sampling import resolve_sampling
-from triptych.errors import ModelNotFoundError
+from triptych.errors import ContextLengthError, ModelNotFoundError
 from triptych.v1 import types_pb2
 from triptych.v1.encoder_pb2 import EncodeImage
 from triptych.v1.router_pb2 import GenerateRequest
 from triptych.v1.types_pb2 import Message, Prompt
 from triptych.v1.worker_pb2 import WorkerInfo
+
+# A tokenizer may shorten a text before it cuts it, for example by composing accents.
+SLACK = 2
 
 
 class Admission:
@@ -34,6 +37,7 @@ class Admission:
         """A job; raises the error that the client shall see."""
         self.check_model(request.model)
         uses = check_messages(request.messages, self._parts.card.max_images)
+        self._check_length(request.messages)
         scope = cache_scope(caller.tenant, request.cache_salt if request.HasField("cache_salt") else None)
         names = [use.digest for use in uses]
         known = await self._images.get(scope, names)
@@ -56,6 +60,16 @@ class Admission:
         served = self._parts.card.name
         if name not in ("", served):
             raise ModelNotFoundError(f"the model {name!r} is not served here; {served!r} is", param="model")
+
+    def _check_length(self, messages: Sequence[Message]) -> None:
+        """Refuse by its length alone what cannot fit: tokenizing megabytes keeps every other request waiting."""
+        context = self._parts.card.context_length
+        characters = sum(len(part.text) for message in messages for part in message.content)
+        if characters > SLACK * context * self._parts.tokenizer.longest_token:
+            raise ContextLengthError(
+                f"the messages have {characters} characters; the {context} tokens of the context cannot say as much",
+                param="messages",
+            )
 
     def _expand(self, messages: Sequence[Message], images: Sequence[StoredImage]) -> tuple[list[int], list[ImageSpan]]:
         layouts = [self._parts.family.layout(image.width, image.height) for image in images]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
@@ -14,7 +15,7 @@ from services.router.encoding import Encoding
 from services.router.job import Job
 from services.router.ledger import Ledger
 from services.router.placement import Route
-from triptych.errors import InternalError
+from triptych.errors import InternalError, TriptychError
 from triptych.status import rpc_errors
 from triptych.v1.decode_pb2 import DecodeRequest, DecodeResponse
 from triptych.v1.decode_pb2_grpc import DecodeServiceStub
@@ -23,6 +24,7 @@ from triptych.v1.prefill_pb2 import ImageReady, PrefillBegin, PrefillRequest
 from triptych.v1.prefill_pb2_grpc import PrefillServiceStub
 
 SETTLE_S = 5.0
+log = logging.getLogger(__name__)
 
 
 class Attempt:
@@ -36,6 +38,7 @@ class Attempt:
         self._ready: asyncio.Queue[ImageReady | None] = asyncio.Queue()
         self._stages: set[asyncio.Task[None]] = set()
         self._decode: Any = None
+        self._owned = False
         size = job.prompt_tokens + job.sampling.max_tokens
         self._decode_booking = ledger.book(route.decode.instance_id, size)
         self._prefill_booking = ledger.book(route.prefill.instance_id, job.prompt_tokens)
@@ -63,6 +66,7 @@ class Attempt:
             event = await self._watched(self._decode.read())
         if event is grpc.aio.EOF:
             raise InternalError("decode ended its stream without a finish")
+        self._owned = self._owned or event.HasField("tokens")
         return event  # type: ignore[no-any-return]
 
     async def settle(self) -> None:
@@ -93,11 +97,22 @@ class Attempt:
             return read.result()
         finally:
             read.cancel()
+            # When a stage fails in the same moment nobody else asks what became of the read.
+            await asyncio.gather(read, return_exceptions=True)
 
     def _reap(self) -> None:
         for stage in [stage for stage in self._stages if stage.done()]:
             self._stages.remove(stage)
+            self._check(stage)
+
+    def _check(self, stage: asyncio.Task[None]) -> None:
+        try:
             stage.result()
+        except TriptychError as error:
+            if not self._owned:
+                raise
+            # Decode has everything it needs; what is lost is the account of the stage.
+            log.warning("a stage of request %s failed after its work: %s", self._job.request_id, error.message)
 
     async def _prefill(self, ticket: KvTicket) -> None:
         self._account.prefill_opened()

@@ -6,7 +6,7 @@ import secrets
 
 from common.engine import sampling as engine
 from services.router.defaults import AnswerDefaults
-from triptych.errors import ContextLengthError
+from triptych.errors import ContextLengthError, InvalidArgumentError
 from triptych.v1.types_pb2 import SamplingParams
 
 _FILTERS_AND_PENALTIES = (
@@ -36,16 +36,24 @@ def resolve_sampling(asked: SamplingParams, prompt_tokens: int, defaults: Answer
 
 
 def _check_room(max_tokens: int, prompt_tokens: int, context_length: int) -> None:
+    if prompt_tokens >= context_length:
+        raise ContextLengthError(
+            f"the prompt has {prompt_tokens} tokens; the context holds {context_length}, the answer included",
+            param="messages",
+        )
     if prompt_tokens + max_tokens > context_length:
         raise ContextLengthError(
             f"the prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, together "
             f"{prompt_tokens + max_tokens}; the context holds {context_length}",
-            param="messages" if prompt_tokens >= context_length else "max_tokens",
+            param="max_tokens",
         )
 
 
 def _check_values(params: SamplingParams) -> None:
     """The engine's own bounds, so that a bad value is refused before any work is done."""
+    if params.top_logprobs > engine.MAX_LOGPROBS:
+        limit = f"between 0 and {engine.MAX_LOGPROBS}, not {params.top_logprobs}"
+        raise InvalidArgumentError(f"top_logprobs must be {limit}", param="top_logprobs")
     given = {field.name: value for field, value in params.ListFields() if field.name in _FILTERS_AND_PENALTIES}
     engine.SamplingParams(
         max_tokens=params.max_tokens,

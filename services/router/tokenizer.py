@@ -32,8 +32,14 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         self._special = {index: token.content for index, token in added.items() if token.special}
         self.specials = SpecialTokens(self._special.values())
+        self._longest = max(map(len, self._backend.get_vocab()), default=1)
         # Literal encoding is a mode of the shared tokenizer, not an argument of the call.
         self._lock = threading.Lock()
+
+    @property
+    def longest_token(self) -> int:
+        """Characters of the longest token, so that a text of n characters has at least n / longest tokens."""
+        return self._longest
 
     @classmethod
     def load(cls, model_dir: Path, image_token_id: int) -> Tokenizer:

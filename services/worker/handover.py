@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from common.engine.sequence import Sequence
 from services.decode.engine import DecodeEngine
 from services.prefill.delivery import Deliveries, Delivery
@@ -19,7 +17,8 @@ class Reference:
     def __init__(self, decode: DecodeEngine, reservation_id: str) -> None:
         self._decode = decode
         self._reservation_id = reservation_id
-        self._owned = asyncio.Event()
+        self._released = decode.released(reservation_id)
+        self._owned = False
 
     def ready(self, tokens: int) -> None:
         """The blocks are decode's already; computing renews the lease, as arriving KV would."""
@@ -32,11 +31,13 @@ class Reference:
     async def finish(self, first: types_pb2.GeneratedToken) -> None:
         """See `Delivery`; FailedPreconditionError when decode gave the request up meanwhile."""
         self._decode.adopt(self._reservation_id, first)
-        self._owned.set()
+        self._owned = True
 
     async def acknowledged(self) -> None:
         """See `Delivery`."""
-        await self._owned.wait()
+        await self._released.wait()
+        if not self._owned:
+            raise FailedPreconditionError("decode gave the request up")
 
     def abort(self) -> None:
         """Nothing to undo: decode's own call frees the blocks."""

@@ -13,6 +13,7 @@ from tests.contract.router_bench import Bench, eventually, png
 from triptych.channel import open_channel
 from triptych.digests import file_digest
 from triptych.errors import (
+    ContextLengthError,
     ImagesNotFoundError,
     InvalidArgumentError,
     InvalidImageError,
@@ -189,3 +190,16 @@ async def test_a_deadline_ends_every_stage(bench: Bench) -> None:
             pass
     await eventually(lambda: bench.fleet.running == 0)
     assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+async def test_a_text_of_megabytes_is_refused_unread(bench: Bench) -> None:
+    with pytest.raises(ContextLengthError, match="characters") as caught:
+        await generate(bench, request(ContentPart(text="word " * 1_000_000)))
+    assert caught.value.param == "messages"
+    assert (await generate(bench, request()))[-1].HasField("finished")
+
+
+async def test_a_prompt_as_long_as_the_context_is_refused_by_its_own_length(bench: Bench) -> None:
+    with pytest.raises(ContextLengthError, match=r"the prompt has \d+ tokens; the context holds") as caught:
+        await generate(bench, request(ContentPart(text="zq" * 5000)))
+    assert caught.value.param == "messages"

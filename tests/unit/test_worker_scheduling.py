@@ -283,3 +283,38 @@ async def test_prefill_failure_nobody_waits_for_is_silent(prefill: PrefillSchedu
     del job
     await asyncio.sleep(0)
     assert prefill.num_waiting == 0
+
+
+async def test_a_prompt_in_borrowed_blocks_is_left_out_when_they_are_gone(prefill: PrefillScheduler) -> None:
+    borrowed, own = prefill_job(12), prefill_job(12)
+    borrowed.has_blocks = True
+    borrowed.sequence.block_table = [90, 91, 92]
+    prefill.submit(borrowed)
+    prefill.submit(own)
+    assert prefill.plan() == [(borrowed, 8)]
+    borrowed.sequence.block_table = []
+    assert prefill.plan() == [(own, 8)]
+
+
+async def test_a_prompt_with_blocks_does_not_queue_for_room(prefill: PrefillScheduler) -> None:
+    first, waiting, borrowed = prefill_job(32), prefill_job(8), prefill_job(8)
+    borrowed.has_blocks = True
+    borrowed.sequence.block_table = [90, 91]
+    for job in (first, waiting):
+        prefill.submit(job)
+        prefill.plan()
+    prefill.submit(borrowed)
+    assert borrowed in [job for job, _ in prefill.plan()]
+    assert prefill.num_waiting == 1
+
+
+def test_whoever_waits_for_room_is_told_when_blocks_come_back(blocks: SequenceBlocks) -> None:
+    told: list[int] = []
+    blocks.cache.on_free(lambda: told.append(blocks.cache.num_free))
+    one = sequence(8)
+    blocks.admit(one, 8, 0)
+    blocks.begin_step([one])
+    blocks.free(one)
+    assert told == [], "a step still writes there"
+    blocks.end_step([one])
+    assert told == [8]
