@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from common.rpc.server import NOT_SERVING, SERVING, RpcServer
+from common.rpc.worker import WorkerServicer
 from triptych.channel import CHANNEL_OPTIONS, SERVER_OPTIONS, open_channel
 from triptych.errors import ConfigError, ContextLengthError, ImagesNotFoundError, InternalError, TriptychError
 from triptych.status import rpc_errors
@@ -41,21 +42,15 @@ class Decode(decode_pb2_grpc.DecodeServiceServicer):
             self.ended.set()
 
 
-class Worker(worker_pb2_grpc.WorkerServiceServicer):
-    """Fails as told."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    async def GetInfo(self, request: Any, context: Any) -> worker_pb2.GetInfoResponse:
-        raise self.error
-
-
 @asynccontextmanager
 async def serving(decode: Decode, error: Exception | None = None) -> AsyncIterator[tuple[RpcServer, grpc.aio.Channel]]:
     server = RpcServer("127.0.0.1", 0)
     server.add(decode_pb2_grpc.add_DecodeServiceServicer_to_server, decode, DECODE)
-    worker = Worker(error or InternalError("unused"))
+
+    def fail() -> worker_pb2.WorkerInfo:
+        raise error or InternalError("unused")
+
+    worker = WorkerServicer(fail, worker_pb2.GetLoadResponse, lambda: None)
     server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker, WORKER)
     port = await server.start()
     await server.set_ready(True)
@@ -65,7 +60,8 @@ async def serving(decode: Decode, error: Exception | None = None) -> AsyncIterat
 
 
 async def health(channel: grpc.aio.Channel, service: str) -> int:
-    answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(service=service))
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    answer = await stub.Check(health_pb2.HealthCheckRequest(service=service))
     status: int = answer.status
     return status
 
@@ -105,8 +101,9 @@ async def test_readiness_goes_before_the_server_does() -> None:
 
 async def test_reflection_lists_every_service() -> None:
     async with serving(Decode()) as (_, channel):
-        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        request = reflection_pb2.ServerReflectionRequest(list_services="")
+        untyped: Any = channel
+        stub: Any = reflection_pb2_grpc.ServerReflectionStub(untyped)
+        request: Any = reflection_pb2.ServerReflectionRequest(list_services="")
         answers = [answer async for answer in stub.ServerReflectionInfo(iter([request]))]
     listed = {service.name for service in answers[0].list_services_response.service}
     assert {DECODE, WORKER, "grpc.health.v1.Health"} <= listed
