@@ -84,8 +84,9 @@ def test_an_answer_cut_inside_a_character_ends_as_decode_says() -> None:
 @given(text=TEXT)
 def test_bytes_of_tokens_join_to_the_text(build: Callable[[], Tokenizer], text: str) -> None:
     tokenizer = build()
-    joined = b"".join(token_bytes(tokenizer, token) for token in encode(tokenizer, text))
-    assert joined.decode().removeprefix(" ") == text.removeprefix(" ")
+    joined = b"".join(token_bytes(tokenizer, token) for token in encode(tokenizer, text)).decode()
+    # SentencePiece puts a space of its own in front.
+    assert joined in (text, f" {text}")
 
 
 def test_a_special_token_has_a_name_but_no_bytes() -> None:
