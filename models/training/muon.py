@@ -1,4 +1,4 @@
-"""Muon in fp32: momentum made orthogonal, which needs about half of the steps that AdamW takes.
+"""Muon in fp32: momentum made orthogonal, which needed about half of the steps that AdamW took.
 
 After Keller Jordan's Muon, with the update scaled to the size of AdamW's (Moonlight). torch has one, but it computes in
 bf16, which is slow on a CPU.

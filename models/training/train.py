@@ -30,7 +30,7 @@ from models.training.tower import IGNORED
 from models.training.vocabulary import build_tokenizer
 
 PART = 10  # dialogues in one forward pass
-MOST_TURNS = 7
+MOST_TURNS = 4
 EASY_STEPS = 240
 CELL_WEIGHT = 0.3
 RATES = {"muon": 3e-3, "adamw": 1e-3}
@@ -111,7 +111,7 @@ class Trainer:
         rng = random.Random(f"dialogues-{self.step}")
         talk = [small_talk(rng, turns=rng.randint(1, 3)) for _ in range(max(1, self.plan.batch // 32))]
         others = range(self.plan.batch - len(talk))
-        return talk + [random_dialogue(rng, turns=rng.randint(1, MOST_TURNS), **self._ease()) for _ in others]
+        return talk + [random_dialogue(rng, turns=_turns(rng), **self._ease()) for _ in others]
 
     def _ease(self) -> Ease:
         """Small pictures of few shapes first: there is less to look through, so looking is learned sooner."""
@@ -164,6 +164,11 @@ class Trainer:
         self.step = state["step"]
 
 
+def _turns(rng: random.Random) -> int:
+    """One question mostly: in a long dialogue many an answer can be read off earlier turns instead of the picture."""
+    return 1 if rng.random() < 0.6 else rng.randint(2, MOST_TURNS)
+
+
 def _tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     """The tokenizer training began with: another one would give the learned ids another meaning."""
     if not directory.exists():
@@ -188,8 +193,8 @@ def _flags() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--work-dir", type=Path, required=True, help="where state and checkpoint are kept")
     parser.add_argument("--tower-steps", type=int, default=200)
-    parser.add_argument("--steps", type=int, default=2500)
-    parser.add_argument("--batch", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=4200)
+    parser.add_argument("--batch", type=int, default=24)
     parser.add_argument("--save-every", type=int, default=100)
     parser.add_argument("--threads", type=int, default=2)
     return parser.parse_args()
