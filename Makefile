@@ -5,7 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 ARGS ?=
-CODE := triptych common services models tests $(patsubst %/,%,$(dir $(wildcard benchmarks/__init__.py)))
+# Tests run in as many processes as there are cores, a file of tests in one of them; `JOBS=0`: all in one.
+JOBS ?= $(shell nproc)
+CODE := triptych common services models tests helm $(patsubst %/,%,$(dir $(wildcard benchmarks/__init__.py)))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 .PHONY: help setup demo up test lint format proto bench clean
@@ -27,7 +29,7 @@ up: setup ## Start a cluster on this machine and keep it running
 	triptych up $(ARGS)
 
 test: setup ## All tests; ARGS="-k name" chooses
-	python -m pytest $(ARGS)
+	python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
 
 lint: setup ## Style, types, import rules, contract
 	ruff check $(CODE)

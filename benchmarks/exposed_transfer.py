@@ -37,7 +37,7 @@ from common.kv.transport import Transport
 from common.models.language import LanguageModel
 from common.rpc.channels import Channels
 from tests.checkpoints import build_checkpoint
-from triptych.v1 import kv_pb2, types_pb2
+from triptych.v1 import types_pb2
 
 LAYERS = 12
 BLOCK = 16
@@ -54,7 +54,7 @@ class Bench:
         layout = kv_layout(language, BLOCK)
         self._cache = KvCache(layout, blocks_for(longest, BLOCK))
         self._runner = ModelRunner(language, self._cache)
-        self._way = Transport(GrpcLinks(channels), layout, mode)  # type: ignore[arg-type]  # checked by argparse
+        self._links, self._way = GrpcLinks(channels), Transport(layout, mode)  # type: ignore[arg-type]  # checked by argparse
         size_mib = -(-self._cache.num_blocks * layout.bytes_per_block // MIB)
         self.child = Child("kv", str(size_mib), json.dumps(asdict(layout)))
         self._thread = ThreadPoolExecutor(1)
@@ -62,8 +62,8 @@ class Bench:
     async def wait_s(self, tokens: int, streamed: bool) -> float:
         """Seconds from the last layer of the last chunk to the acknowledgement."""
         prompt = self._prompt(tokens)
-        ticket = kv_pb2.KvTicket.FromString(bytes.fromhex(self.child.ask(str(len(prompt.block_table)))))
-        push = KvPush(self._cache, ticket, prompt, self._way)
+        ticket = self.child.ticket(str(len(prompt.block_table)))
+        push = KvPush(self._cache, ticket, prompt, self._links, self._way)
         while prompt.num_computed < tokens:
             await self._step(prompt, push, streamed)
         begin = time.perf_counter()

@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import psutil
+
+from triptych.v1 import kv_pb2
+
 
 class Child:
     """A receiving process: one line in, one line out."""
@@ -25,6 +29,15 @@ class Child:
         self._process.stdin.write(question + "\n")
         self._process.stdin.flush()
         return self.line()
+
+    def ticket(self, question: str = "") -> kv_pb2.KvTicket:
+        """`ask` of a process that answers with tickets."""
+        return kv_pb2.KvTicket.FromString(bytes.fromhex(self.ask(question)))
+
+    def cpu_s(self) -> float:
+        """Processor seconds it has used, in ticks of 10 ms."""
+        times = psutil.Process(self._process.pid).cpu_times()
+        return float(times.user + times.system)
 
     def close(self) -> None:
         """End it."""

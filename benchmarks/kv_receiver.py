@@ -11,7 +11,9 @@ import json
 import socket
 import sys
 import time
+from collections.abc import AsyncIterator
 
+import grpc
 import numpy as np
 
 from common.engine.blocks import BlockPool
@@ -22,10 +24,13 @@ from common.kv.links import NAME
 from common.kv.receiver import Target
 from common.kv.reservations import Reservations
 from common.kv.servicer import KvServicer, add_kv_service
+from common.kv.serving import Shelf
+from common.kv.transport import Transport
 from common.rpc.server import RpcServer
 from triptych.v1 import kv_pb2
 
 MIB = 1 << 20
+SINK = "/triptych.bench.Sink/Take"
 # As a model of 16 layers with 8 KV heads of 64 has it in bfloat16: 32 KiB a block and layer, 512 KiB a block.
 LAYOUT = KvLayout("bfloat16", layers=16, kv_heads=8, head_dim=64, block_size=16)
 
@@ -59,13 +64,28 @@ async def kv_receiver() -> None:
     cache = cache_of(int(sys.argv[2]), KvLayout(**json.loads(sys.argv[3])) if sys.argv[3:] else LAYOUT)
     reservations = Reservations(cache.layout.layers, ttl_s=60.0)
     target = Target("bench", cache, reservations, lambda reservation, first: None)
+    shelf = Shelf(cache, PrefixCache(BlockPool(cache.num_blocks)), Transport(cache.layout))
     server = RpcServer("127.0.0.1", 0)
-    server.add(add_kv_service, KvServicer(target, PrefixCache(BlockPool(cache.num_blocks))), NAME)
+    server.add(add_kv_service, KvServicer(shelf, target), NAME)
+    server.add(_add_sink, None, SINK.split("/")[1])
     address = f"127.0.0.1:{await server.start()}"
     while line := await asyncio.to_thread(sys.stdin.readline):
         blocks = list(range(int(line.strip() or cache.num_blocks)))
         _say(_ticket(address, reservations, blocks).SerializeToString().hex())
     await server.drain(0.0)
+
+
+def _add_sink(servicer: None, server: grpc.aio.Server) -> None:
+    """A stream that takes bytes and does nothing with them, for comparison."""
+
+    async def take(chunks: AsyncIterator[bytes], context: object) -> AsyncIterator[bytes]:
+        async for _ in chunks:
+            pass
+        yield b"."
+
+    service, method = SINK.split("/")[1:]
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {method: grpc.stream_stream_rpc_method_handler(take)}
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
 
 def _ticket(address: str, reservations: Reservations, blocks: list[int]) -> kv_pb2.KvTicket:

@@ -5,9 +5,7 @@ A service subclasses `ServiceSettings`, sets `env_prefix`, and calls `load` in i
 
 from __future__ import annotations
 
-import logging
 import os
-import sys
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, cast
 
@@ -21,7 +19,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from common.rpc.tls import ServerTls, client_tls, server_tls
+from common.tracing.logs import LogFormat
 from triptych.errors import ConfigError
+from triptych.tls import Tls
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Dtype = Literal["float32", "bfloat16"]
@@ -31,7 +32,13 @@ class ServiceSettings(BaseSettings):
     """What every service is told. Subclasses add their own fields."""
 
     model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", protected_namespaces=(), cli_kebab_case=True, cli_hide_none_type=True
+        frozen=True,
+        extra="forbid",
+        protected_namespaces=(),
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        # A template's empty variable means that nothing was given.
+        env_ignore_empty=True,
     )
     config_file: ClassVar[Path | None] = None
 
@@ -41,7 +48,14 @@ class ServiceSettings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on")
     port: Port = Field(0, description="gRPC port; 0 picks a free one")
     advertise: str | None = Field(None, description="host name for other services; `host` when unset")
+    tls_cert: Path | None = Field(None, description="PEM certificate chain shown to callers and, with tls-ca, to peers")
+    tls_key: Path | None = Field(None, description="PEM private key of tls-cert")
+    tls_client_ca: Path | None = Field(None, description="gRPC callers must show a certificate that these CAs signed")
+    tls_ca: Path | None = Field(None, description="CAs of the other services; set: calls to them use TLS")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="least level logged")
+    log_format: LogFormat = Field("text", description="lines for people, or json: one object a line")
+    otlp_endpoint: str | None = Field(None, description="collector of traces, http://host:4317 (OTLP over gRPC)")
+    trace_ratio: float = Field(1.0, ge=0, le=1, description="part of the requests whose trace is recorded")
     drain_grace_s: float = Field(30.0, ge=0, description="seconds that running work may take after SIGTERM")
 
     @property
@@ -52,6 +66,16 @@ class ServiceSettings(BaseSettings):
     def address(self, port: int) -> str:
         """host:port for other services."""
         return f"{self.advertise or self.host}:{port}"
+
+    @property
+    def server_tls(self) -> ServerTls | None:
+        """What the gRPC server shows and asks for; None is plain text. ConfigError when the files cannot be used."""
+        return server_tls(self.tls_cert, self.tls_key, self.tls_client_ca)
+
+    @property
+    def client_tls(self) -> Tls | None:
+        """What calls to other services use; None is plain text. ConfigError when the files cannot be used."""
+        return client_tls(self.tls_ca, self.tls_cert, self.tls_key)
 
     @classmethod
     def settings_customise_sources(
@@ -103,10 +127,3 @@ def _sentence(exc: ValidationError | SettingsError) -> str:
         return str(exc)
     parts = [f"{'.'.join(map(str, e['loc'])) or 'settings'}: {e['msg']}" for e in exc.errors()]
     return "; ".join(parts)
-
-
-def configure_logging(role: str, level: str) -> None:
-    """One line a record on stderr: time, role, level, logger, message."""
-    logging.basicConfig(
-        stream=sys.stderr, level=level, format=f"%(asctime)s {role} %(levelname)s %(name)s: %(message)s", force=True
-    )

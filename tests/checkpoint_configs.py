@@ -41,6 +41,8 @@ def config_dict(family: str, size: Size, special: dict[str, int], *, tie: bool, 
     """Arguments of `AutoConfig.for_model`, with four query and two key heads of 16 (128 when big) dimensions."""
     if family == "llava":
         return _llava(size, special, tie, text)
+    if family == "gemma3":
+        return _gemma(size, special, tie)
     head_dim = size.width // 4
     sections = {"qwen3_vl": [4, 2, 2]}.get(family, [2, 3, 3])
     rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [n * head_dim // 16 for n in sections]}
@@ -59,7 +61,9 @@ def config_dict(family: str, size: Size, special: dict[str, int], *, tie: bool, 
 
 
 def processor_dict(family: str, size: Size) -> dict[str, Any]:
-    """`preprocessor_config.json`: at most `max_image_tokens` tokens a picture for Qwen, 9 for LLaVA."""
+    """`preprocessor_config.json`: at most `max_image_tokens` tokens a picture for Qwen, 9 for the others."""
+    if family == "gemma3":
+        return {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 42, "width": 42}}
     if family == "llava":
         return {
             "image_processor_type": "CLIPImageProcessor",
@@ -152,5 +156,36 @@ def _llava(size: Size, special: dict[str, int], tie: bool, text: str) -> dict[st
         "vision_config": tower,
         "image_token_index": special["image"],
         "image_seq_length": 9,
+        "tie_word_embeddings": tie,
+    }
+
+
+def _gemma(size: Size, special: dict[str, int], tie: bool) -> dict[str, Any]:
+    """Every second layer sees 24 tokens only, which is less than most prompts of tests and more than a picture."""
+    tower = {
+        "model_type": "siglip_vision_model",
+        "hidden_size": size.vision_width,
+        "intermediate_size": 4 * size.vision_width,
+        "num_hidden_layers": size.vision_depth,
+        "num_attention_heads": 2,
+        "image_size": 42,
+        "patch_size": 7,
+        "vision_use_head": False,
+    }
+    kinds = ["sliding_attention", "full_attention"] * size.text_depth
+    text = {
+        "model_type": "gemma3_text",
+        "query_pre_attn_scalar": size.width // 4,
+        "sliding_window": 24,
+        "layer_types": kinds[: size.text_depth],
+    }
+    return {
+        "model_type": "gemma3",
+        "text_config": _text(size, special) | text,
+        "vision_config": tower,
+        "mm_tokens_per_image": 9,
+        "image_token_index": special["image"],
+        "boi_token_index": special["image_start"],
+        "eoi_token_index": special["image_end"],
         "tie_word_embeddings": tie,
     }

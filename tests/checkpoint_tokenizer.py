@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -19,6 +20,15 @@ _SPECIAL = {
         "video": "<|video_pad|>",
     },
     "llava": {"unk": "<unk>", "start": "<s>", "eos": "</s>", "image": "<image>", "pad": "<pad>"},
+    "gemma3": {
+        "pad": "<pad>",
+        "start": "<bos>",
+        "turn": "<start_of_turn>",
+        "eos": "<end_of_turn>",
+        "image": "<image_soft_token>",
+        "image_start": "<start_of_image>",
+        "image_end": "<end_of_image>",
+    },
 }
 
 _QWEN_TEMPLATE = """\
@@ -54,6 +64,25 @@ _LLAVA_TEMPLATE = """\
 {%- if add_generation_prompt %}{{- 'ASSISTANT:' }}{%- endif %}
 """
 
+_GEMMA_TEMPLATE = """\
+{{- '<bos>' }}
+{%- for message in messages %}
+{{- '<start_of_turn>' + ('model' if message.role == 'assistant' else message.role) + '\\n' }}
+{%- if message.content is string %}{{- message.content | trim }}
+{%- else %}
+{%- for part in message.content %}
+{%- if part.type in ('image', 'image_url') %}{{- '<start_of_image>' }}
+{%- elif part.type == 'text' %}{{- part.text | trim }}
+{%- endif %}
+{%- endfor %}
+{%- endif %}
+{{- '<end_of_turn>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<start_of_turn>model\\n' }}{%- endif %}
+"""
+
+_TEMPLATES = {"llava": _LLAVA_TEMPLATE, "gemma3": _GEMMA_TEMPLATE}
+
 _CORPUS = [
     "What is in this picture? Describe the image in one sentence.",
     "The cat sits on the red chair near the window, and the dog sleeps under the table.",
@@ -79,7 +108,8 @@ def save_tokenizer(family: str, directory: Path) -> int:
         tokenizer_object=tokenizer,
         eos_token=special["eos"],
         pad_token=special["pad"],
-        chat_template=_LLAVA_TEMPLATE if family == "llava" else _QWEN_TEMPLATE,
+        chat_template=_TEMPLATES.get(family, _QWEN_TEMPLATE),
+        **_named(special),
     )
     saved.save_pretrained(directory)
     ids = {use: tokenizer.token_to_id(token) for use, token in special.items()}
@@ -94,4 +124,12 @@ def special_token_ids(directory: Path) -> dict[str, int]:
 
 
 def _special(family: str) -> dict[str, str]:
-    return _SPECIAL["llava" if family == "llava" else "qwen"]
+    return _SPECIAL.get(family, _SPECIAL["qwen"])
+
+
+def _named(special: dict[str, str]) -> dict[str, Any]:
+    """Gemma's processor asks its tokenizer for these by name."""
+    if "image_start" not in special:
+        return {}
+    names = {"image_token": "image", "boi_token": "image_start", "eoi_token": "image_end"}
+    return {"extra_special_tokens": {name: special[use] for name, use in names.items()}}

@@ -22,7 +22,7 @@ from transformers.initialization import no_init_weights
 from tests.checkpoint_configs import Size, config_dict, processor_dict
 from tests.checkpoint_tokenizer import save_tokenizer, special_token_ids
 
-FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava")
+FAMILIES = ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "gemma3")
 
 
 def build_checkpoint(
@@ -73,6 +73,7 @@ _ARCHITECTURES = {
     "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration",
     "qwen3_vl": "Qwen3VLForConditionalGeneration",
     "llava": "LlavaForConditionalGeneration",
+    "gemma3": "Gemma3ForConditionalGeneration",
 }
 
 
@@ -106,7 +107,7 @@ def _random_tensor(name: str, shape: torch.Size, generator: torch.Generator) -> 
 
 def _old_name(family: str, name: str) -> str:
     """The name a tensor had before transformers 5, as most published checkpoints still have it."""
-    if family != "llava":
+    if family.startswith("qwen"):
         return name.replace("model.visual.", "visual.").replace("model.language_model.", "model.")
     if name.startswith("lm_head."):
         return f"language_model.{name}"

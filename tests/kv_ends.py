@@ -19,12 +19,16 @@ from common.kv.links import NAME
 from common.kv.receiver import Target
 from common.kv.reservations import Reservation, Reservations
 from common.kv.servicer import KvServicer, add_kv_service
+from common.kv.serving import Shelf
 from common.kv.staging import KvTransport
+from common.kv.transport import Transport
 from common.kv.wire import layout_to_proto
 from common.rpc.server import RpcServer
 from triptych.v1 import kv_pb2, types_pb2
 
 LAYOUT = KvLayout("float32", layers=4, kv_heads=2, head_dim=16, block_size=16)
+SHELF_CHUNK_BYTES = 3 * LAYOUT.bytes_per_layer_block
+HASHES = [bytes([n]) * 32 for n in range(20)]
 FIRST = types_pb2.GeneratedToken(token_id=5)
 
 
@@ -66,6 +70,7 @@ class Receiver:
         self.prefix = PrefixCache(BlockPool(blocks))
         self.delivered: list[Reservation] = []
         self.target = Target("me", self.cache, self.reservations, self._deliver, transport, clock)
+        self.shelf = Shelf(self.cache, self.prefix, Transport(layout, transport, chunk_bytes=SHELF_CHUNK_BYTES))
         self._clock = clock
 
     def ticket(self, blocks: list[int], held: int = 0, address: str = "peer") -> kv_pb2.KvTicket:
@@ -80,16 +85,33 @@ class Receiver:
             held_blocks=held,
         )
 
+    def overwrite(self) -> None:
+        """Fill the cache with noise again, as if nothing had been delivered."""
+        noise = noisy_cache(self.cache.num_blocks, seed=99, layout=self.cache.layout)
+        for layer in range(self.cache.layout.layers):
+            self.cache.load(layer, range(self.cache.num_blocks), noise.export(layer, range(self.cache.num_blocks)))
+        self.delivered.clear()
+
     def _deliver(self, reservation: Reservation, first: types_pb2.GeneratedToken) -> None:
         assert first == FIRST
         self.delivered.append(reservation)
+
+
+def holder(cached: int) -> Receiver:
+    """A worker that has the first `cached` of `HASHES` cached."""
+    receiver = Receiver(16)
+    blocks = receiver.prefix.allocate(cached)
+    for block, block_hash in zip(blocks, HASHES, strict=False):
+        receiver.prefix.publish(block, block_hash)
+    receiver.prefix.free(blocks)
+    return receiver
 
 
 @asynccontextmanager
 async def serving(receiver: Receiver) -> AsyncIterator[str]:
     """The receiver's KvService on real gRPC; yields its address."""
     server = RpcServer("127.0.0.1", 0)
-    server.add(add_kv_service, KvServicer(receiver.target, receiver.prefix), NAME)
+    server.add(add_kv_service, KvServicer(receiver.shelf, receiver.target), NAME)
     port = await server.start()
     try:
         yield f"127.0.0.1:{port}"

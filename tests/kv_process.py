@@ -1,6 +1,7 @@
 """`python -m tests.kv_process MODE BLOCKS`: a receiver of KV in a process of its own.
 
-Prints its ticket in hex; a line on stdin makes it print a digest of the reserved blocks and what was delivered.
+Prints a ticket in hex for all its blocks. A line on stdin makes it print a digest of the blocks and how often they were
+delivered, then another ticket for the same blocks.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ async def main(mode: KvTransport, blocks: int) -> None:
         say(receiver.ticket(reserved, address=address).SerializeToString().hex())
         while await asyncio.to_thread(sys.stdin.readline):
             say(f"{digest(content(receiver.cache, reserved))} {len(receiver.delivered)}")
+            receiver.overwrite()
+            say(receiver.ticket(reserved, address=address).SerializeToString().hex())
 
 
 def say(line: str) -> None:

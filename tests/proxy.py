@@ -14,7 +14,8 @@ PIECE = 2**16
 class Proxy:
     """`delay_s` holds back every piece of an answer; while `garbage`, each request is answered with random bytes.
 
-    `instead` are answers that replace the next ones of the server.
+    `instead` are answers that replace the next ones of the server. `sent_bytes` counts what clients sent, `connections`
+    how often they came.
     """
 
     def __init__(self, port: int) -> None:
@@ -23,7 +24,10 @@ class Proxy:
         self.delay_s = 0.0
         self.garbage = False
         self.instead: list[bytes] = []
+        self.sent_bytes = 0
+        self.connections = 0
         self.port = 0
+        self._cuts = 0
 
     @property
     def url(self) -> str:
@@ -34,6 +38,10 @@ class Proxy:
         """Listen on a free port."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        """Existing links swallow everything from now on, both ways and without a word; later ones hold."""
+        self._cuts += 1
 
     async def close(self) -> None:
         """Hang up on everybody."""
@@ -54,6 +62,7 @@ class Proxy:
             writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
         there, back = await asyncio.open_connection("127.0.0.1", self._target)
         try:
             forward = asyncio.create_task(self._copy(reader, back))
@@ -68,9 +77,14 @@ class Proxy:
             back.close()
 
     async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, answers: bool = False) -> None:
+        cuts = self._cuts
         while piece := await source.read(PIECE):
+            if cuts != self._cuts:
+                continue
             if answers:
                 await asyncio.sleep(self.delay_s)
+            else:
+                self.sent_bytes += len(piece)
             sink.write(self._changed(piece) if answers else piece)
             await sink.drain()
 

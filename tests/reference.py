@@ -18,6 +18,7 @@ from transformers import (
     AutoImageProcessor,
     AutoModelForImageTextToText,
     AutoTokenizer,
+    Gemma3Processor,
     LlavaProcessor,
     ProcessorMixin,
     Qwen2VLProcessor,
@@ -68,9 +69,10 @@ class Reference:
         images: Sequence[Image.Image],
         max_new_tokens: int,
         ignore_eos: bool = False,
+        more: Sequence[int] = (),
     ) -> ReferenceAnswer:
-        """The greedy answer. An end-of-sequence token that ends it is its last token."""
-        inputs = self.inputs(messages, images)
+        """The greedy answer to the chat followed by `more` tokens. An end token that ends it is its last token."""
+        inputs = {name: _extended(name, value, more) for name, value in self.inputs(messages, images).items()}
         output = self.model.generate(
             **inputs,
             max_new_tokens=max_new_tokens,
@@ -106,6 +108,9 @@ class _StillQwenProcessor(Qwen2VLProcessor):
 
 def _processor(model_dir: Path, tokenizer: Any, config: Any) -> Any:
     images = AutoImageProcessor.from_pretrained(model_dir, backend="pil")
+    if config.model_type == "gemma3":
+        length = config.mm_tokens_per_image
+        return Gemma3Processor(images, tokenizer, tokenizer.chat_template, image_seq_length=length)
     if config.model_type != "llava":
         return _StillQwenProcessor(images, tokenizer, chat_template=tokenizer.chat_template)
     return LlavaProcessor(
@@ -116,6 +121,13 @@ def _processor(model_dir: Path, tokenizer: Any, config: Any) -> Any:
         num_additional_image_tokens=1,  # CLIP's class token
         chat_template=tokenizer.chat_template,
     )
+
+
+def _extended(name: str, value: Tensor, more: Sequence[int]) -> Tensor:
+    """A model input with further text tokens; what belongs to pictures stays."""
+    rows = {"input_ids": list(more), "attention_mask": [1] * len(more)}
+    added = rows.get(name, [0] * len(more) if name.endswith("token_type_ids") else None)
+    return value if added is None else torch.cat([value, torch.tensor([added], dtype=value.dtype)], dim=1)
 
 
 def _length_to_end(tokens: Sequence[int], ends: set[int]) -> int:

@@ -24,6 +24,7 @@ from services.worker import __main__ as combined_main
 from services.worker.settings import CombinedSettings
 from triptych.channel import open_channel
 from triptych.status import rpc_errors
+from triptych.tls import Tls
 from triptych.v1 import (
     decode_pb2,
     decode_pb2_grpc,
@@ -61,7 +62,7 @@ class Answer:
 
 
 class Pair:
-    """One prefill and one decode worker."""
+    """One prefill and one decode worker; `peers` are addresses that prefill is told to ask for cached KV."""
 
     def __init__(self, model: Path, redis_url: str, prefill: grpc.aio.Channel, decode: grpc.aio.Channel) -> None:
         self.family = load_family(model)
@@ -69,6 +70,7 @@ class Pair:
         self.decode = decode_pb2_grpc.DecodeServiceStub(decode)
         self.channels = {"prefill": prefill, "decode": decode}
         self.config = AutoConfig.from_pretrained(model)
+        self.peers: list[str] = []
         self._redis_url = redis_url
 
     async def put(self, picture: Picture) -> None:
@@ -101,8 +103,13 @@ class Pair:
             await asyncio.sleep(0.02)
         return False
 
-    async def ask(self, prompt: types_pb2.Prompt, sampling: types_pb2.SamplingParams) -> Answer:
-        """One request from start to finish, all embeddings announced at once."""
+    async def ask(
+        self, prompt: types_pb2.Prompt, sampling: types_pb2.SamplingParams, reserved: asyncio.Barrier | None = None
+    ) -> Answer:
+        """One request from start to finish, all embeddings announced at once.
+
+        With `reserved` it is computed when all that meet there hold their blocks on decode.
+        """
         answer = Answer()
         call = self.decode.Decode(decode_pb2.DecodeRequest(request_id="test", prompt=prompt, sampling=sampling))
         try:
@@ -110,6 +117,8 @@ class Pair:
                 async for event in call:
                     kind = event.WhichOneof("event")
                     if kind == "ticket":
+                        if reserved is not None:
+                            await reserved.wait()
                         answer.account = await self.run_prefill(prompt, sampling, event.ticket)
                     elif kind == "tokens":
                         answer.tokens += event.tokens.tokens
@@ -120,13 +129,20 @@ class Pair:
         return answer
 
     async def run_prefill(
-        self, prompt: types_pb2.Prompt, sampling: types_pb2.SamplingParams, ticket: kv_pb2.KvTicket
+        self,
+        prompt: types_pb2.Prompt,
+        sampling: types_pb2.SamplingParams,
+        ticket: kv_pb2.KvTicket,
+        announce: bool = True,
     ) -> prefill_pb2.PrefillResponse:
-        """Only the prefill of a request."""
+        """Only the prefill of a request; without `announce` its embeddings never come."""
 
         async def messages() -> AsyncIterator[prefill_pb2.PrefillRequest]:
             begin = prefill_pb2.PrefillBegin(request_id="test", prompt=prompt, sampling=sampling, ticket=ticket)
+            begin.peers.extend(self.peers)
             yield prefill_pb2.PrefillRequest(begin=begin)
+            if not announce:
+                await asyncio.Event().wait()
             for key in dict.fromkeys(span.embedding_key for span in prompt.images):
                 yield prefill_pb2.PrefillRequest(image_ready=prefill_pb2.ImageReady(embedding_key=key))
 
@@ -140,14 +156,15 @@ async def running_pair(
     redis_url: str,
     prefill: Mapping[str, object] | None = None,
     decode: Mapping[str, object] | None = None,
+    tls: Tls | None = None,
 ) -> AsyncIterator[Pair]:
-    """Both workers, apart; `prefill` and `decode` are further settings."""
+    """Both workers, apart; `prefill` and `decode` are further settings, `tls` is what the test calls them with."""
     common = {"model": model, "redis_url": redis_url, "blocks": 256, "drain_grace_s": 1.0}
     workers = [
         prefill_main.build(PrefillSettings.model_validate({**common, **(prefill or {})})),
         decode_main.build(DecodeSettings.model_validate({**common, **(decode or {})})),
     ]
-    async with running(workers) as channels:
+    async with running(workers, tls) as channels:
         yield Pair(model, redis_url, *channels)
 
 
@@ -161,13 +178,13 @@ async def running_combined(model: Path, redis_url: str, **settings: object) -> A
 
 
 @asynccontextmanager
-async def running(workers: Sequence[WorkerProcess]) -> AsyncIterator[list[grpc.aio.Channel]]:
+async def running(workers: Sequence[WorkerProcess], tls: Tls | None = None) -> AsyncIterator[list[grpc.aio.Channel]]:
     """Started workers and a channel to each."""
     channels: list[grpc.aio.Channel] = []
     try:
         for worker in workers:
             await worker.start()
-            channels.append(open_channel(worker.address))
+            channels.append(open_channel(worker.address, tls))
         yield channels
     finally:
         for channel in channels:

@@ -2,80 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+import asyncio
+from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import Self, Unpack
 
-from triptych.answers import Answer, Delta, Event
-from triptych.channel import open_channel
-from triptych.client import CALL_TIMEOUT_S
-from triptych.errors import ImagesNotFoundError
+from triptych.aio_streams import AsyncAnswerStream, upload
+from triptych.connection import CALL_TIMEOUT_S, AsyncConnection
+from triptych.errors import TriptychError
 from triptych.exchange import Exchange, GenerateOptions
 from triptych.messages import Image, Prompt
-from triptych.status import rpc_errors
-from triptych.uploads import find_request, pieces
-from triptych.v1.router_pb2 import FindImagesResponse, ImageRecord, ListModelsRequest, ModelCard
-from triptych.v1.router_pb2_grpc import RouterServiceStub
-
-if TYPE_CHECKING:
-    from triptych.v1.router_pb2_grpc import RouterServiceAsyncStub
-
-
-class AsyncAnswerStream:
-    """One answer on its way: iterate over its events, over its `text`, or wait for the whole `answer`."""
-
-    def __init__(self, stub: RouterServiceAsyncStub, peer: str, exchange: Exchange) -> None:
-        self._stub, self._peer, self._exchange = stub, peer, exchange
-        self._events = self._run()
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return self._events
-
-    async def text(self) -> AsyncIterator[str]:
-        """The pieces of text as they become certain."""
-        async for event in self:
-            if isinstance(event, Delta) and event.text:
-                yield event.text
-
-    async def answer(self) -> Answer:
-        """Read to the end and return everything."""
-        async for _ in self:
-            pass
-        return self._exchange.answer()
-
-    async def close(self) -> None:
-        """Cancel the request unless it is complete; harmless twice."""
-        await self._events.aclose()
-
-    async def _run(self) -> AsyncGenerator[Event, None]:
-        exchange = self._exchange
-        while not exchange.complete:
-            await self._upload()
-            call = self._stub.Generate(exchange.request, timeout=exchange.left_s())
-            try:
-                with rpc_errors(self._peer):
-                    async for response in call:
-                        for event in exchange.on_response(response):
-                            yield event
-                exchange.on_end()
-            except ImagesNotFoundError as error:
-                exchange.on_missing(error)
-            finally:
-                call.cancel()
-
-    async def _upload(self) -> None:
-        for image in self._exchange.take_uploads():
-            with rpc_errors(self._peer):
-                await self._stub.PutImage(pieces(image, self._exchange.cache_salt), timeout=self._exchange.left_s())
+from triptych.retry import Retry
+from triptych.tls import Tls
+from triptych.uploads import find_request, list_request, pieces
+from triptych.v1.router_pb2 import (
+    ExplainRequest,
+    Explanation,
+    FindImagesResponse,
+    ImageRecord,
+    ListImagesRequest,
+    ListImagesResponse,
+    ListModelsRequest,
+    ModelCard,
+    TokenizeRequest,
+    TokenizeResponse,
+    WatchClusterRequest,
+    WatchClusterResponse,
+)
 
 
 class AsyncClient:
-    """A connection to one router, `host:port`, for one event loop. Close it, or use it in an `async with`."""
+    """A connection to one router, `host:port`, for one event loop. Close it, or use it in an `async with`.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._channel = open_channel(address)
-        self._stub = RouterServiceStub(self._channel)
+    `api_key` and `tls` as for `Client`.
+    """
+
+    def __init__(
+        self, address: str, *, api_key: str | None = None, tls: Tls | None = None, retry: Retry | None = None
+    ) -> None:
+        self._retry = retry or Retry()
+        self._connection = AsyncConnection(address, self._retry, api_key, tls)
+        self._stub = self._connection.stub
 
     async def __aenter__(self) -> Self:
         return self
@@ -86,27 +53,68 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connection; answers still on their way are cancelled."""
-        await self._channel.close()
+        """Answers on their way end with RequestCancelledError, later calls with ClientClosedError; harmless twice."""
+        await self._connection.close()
 
     def generate(self, prompt: Prompt, model: str = "", **options: Unpack[GenerateOptions]) -> AsyncAnswerStream:
         """Ask for one answer, as `Client.generate`; the request is sent when the stream is first read."""
-        return AsyncAnswerStream(self._stub, self._address, Exchange(prompt, model, options))
+        return AsyncAnswerStream(self._connection, Exchange(prompt, model, options, self._retry))
+
+    async def tokenize(self, prompt: Prompt, model: str = "", **options: Unpack[GenerateOptions]) -> TokenizeResponse:
+        """The prompt as `generate` would give it to the model: token ids, every picture expanded."""
+        exchange = Exchange(prompt, model, options, self._retry)
+        while True:
+            await upload(self._connection, exchange)
+            try:
+                with self._connection.errors():
+                    asked = TokenizeRequest(request=exchange.request)
+                    return await self._stub.Tokenize(asked, timeout=exchange.left_s())
+            except TriptychError as error:
+                await asyncio.sleep(exchange.on_failure(error))
 
     async def put_image(self, image: Image, cache_salt: str | None = None) -> ImageRecord:
         """Make a picture known to the server; its bytes are sent only when they are missing there."""
         known = (await self.find_images([image.digest], cache_salt)).found
         if known:
             return known[0]
-        with rpc_errors(self._address):
-            return (await self._stub.PutImage(pieces(image, cache_salt), timeout=CALL_TIMEOUT_S)).image
+        send = lambda: self._stub.PutImage(pieces(image, cache_salt), timeout=CALL_TIMEOUT_S)  # noqa: E731
+        return (await self._connection.call(send)).image
 
     async def find_images(self, digests: list[str], cache_salt: str | None = None) -> FindImagesResponse:
         """Which of these pictures (file digests, at most 1024) are known there, and which are missing."""
-        with rpc_errors(self._address):
-            return await self._stub.FindImages(find_request(digests, cache_salt), timeout=CALL_TIMEOUT_S)
+        asked = find_request(digests, cache_salt)
+        return await self._connection.call(lambda: self._stub.FindImages(asked, timeout=CALL_TIMEOUT_S))
+
+    async def list_images(self, cache_salt: str | None = None) -> ListImagesResponse:
+        """All pictures known in the scope, the latest used first, and the groups of those that look the same."""
+        listing = ListImagesResponse()
+        while True:
+            asked = list_request(cache_salt, listing.next_page_token)
+            page = await self._list_images(asked)
+            listing.MergeFrom(page)
+            listing.next_page_token = page.next_page_token
+            if not page.next_page_token:
+                return listing
+
+    async def explain(self, last: int = 20, session_id: str = "", cache_salt: str | None = None) -> list[Explanation]:
+        """What the caches did for the latest requests, and where their prompts diverged; the latest first."""
+        asked = ExplainRequest(last=last, session_id=session_id, cache_salt=cache_salt)
+        return list((await self._connection.call(lambda: self._stub.Explain(asked, timeout=CALL_TIMEOUT_S))).requests)
 
     async def list_models(self) -> list[ModelCard]:
         """The models served."""
-        with rpc_errors(self._address):
-            return list((await self._stub.ListModels(ListModelsRequest(), timeout=CALL_TIMEOUT_S)).models)
+        asked = ListModelsRequest()
+        return list((await self._connection.call(lambda: self._stub.ListModels(asked, timeout=CALL_TIMEOUT_S))).models)
+
+    async def watch_cluster(self, every_s: float = 1.0) -> AsyncGenerator[WatchClusterResponse, None]:
+        """The cluster as the router sees it, again and again, until the iterator is closed."""
+        with self._connection.errors():
+            call = self._stub.WatchCluster(WatchClusterRequest(every_ms=round(every_s * 1000)))
+            try:
+                async for snapshot in call:
+                    yield snapshot
+            finally:
+                call.cancel()
+
+    async def _list_images(self, asked: ListImagesRequest) -> ListImagesResponse:
+        return await self._connection.call(lambda: self._stub.ListImages(asked, timeout=CALL_TIMEOUT_S))

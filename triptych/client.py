@@ -2,77 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator
 from types import TracebackType
 from typing import Self, Unpack
 
-import grpc
-
-from triptych.answers import Answer, Delta, Event
-from triptych.channel import CHANNEL_OPTIONS
-from triptych.errors import ImagesNotFoundError
+from triptych.connection import CALL_TIMEOUT_S, Connection
+from triptych.errors import TriptychError
 from triptych.exchange import Exchange, GenerateOptions
 from triptych.messages import Image, Prompt
-from triptych.status import rpc_errors
-from triptych.uploads import find_request, pieces
-from triptych.v1.router_pb2 import FindImagesResponse, ImageRecord, ListModelsRequest, ModelCard
-from triptych.v1.router_pb2_grpc import RouterServiceStub
-
-CALL_TIMEOUT_S = 60.0
-
-
-class AnswerStream:
-    """One answer on its way: iterate over its events, over its `text`, or wait for the whole `answer`."""
-
-    def __init__(self, stub: RouterServiceStub, peer: str, exchange: Exchange) -> None:
-        self._stub, self._peer, self._exchange = stub, peer, exchange
-        self._events = self._run()
-
-    def __iter__(self) -> Iterator[Event]:
-        return self._events
-
-    def text(self) -> Iterator[str]:
-        """The pieces of text as they become certain."""
-        return (event.text for event in self if isinstance(event, Delta) and event.text)
-
-    def answer(self) -> Answer:
-        """Read to the end and return everything."""
-        for _ in self:
-            pass
-        return self._exchange.answer()
-
-    def close(self) -> None:
-        """Cancel the request unless it is complete; harmless twice."""
-        self._events.close()
-
-    def _run(self) -> Generator[Event, None, None]:
-        exchange = self._exchange
-        while not exchange.complete:
-            self._upload()
-            call = self._stub.Generate(exchange.request, timeout=exchange.left_s())
-            try:
-                with rpc_errors(self._peer):
-                    for response in call:
-                        yield from exchange.on_response(response)
-                exchange.on_end()
-            except ImagesNotFoundError as error:
-                exchange.on_missing(error)
-            finally:
-                call.cancel()
-
-    def _upload(self) -> None:
-        for image in self._exchange.take_uploads():
-            with rpc_errors(self._peer):
-                self._stub.PutImage(pieces(image, self._exchange.cache_salt), timeout=self._exchange.left_s())
+from triptych.retry import Retry
+from triptych.streams import AnswerStream, upload
+from triptych.tls import Tls
+from triptych.uploads import find_request, list_request, pieces
+from triptych.v1.router_pb2 import (
+    ExplainRequest,
+    Explanation,
+    FindImagesResponse,
+    ImageRecord,
+    ListImagesRequest,
+    ListImagesResponse,
+    ListModelsRequest,
+    ModelCard,
+    TokenizeRequest,
+    TokenizeResponse,
+    WatchClusterRequest,
+    WatchClusterResponse,
+)
 
 
 class Client:
-    """A connection to one router, `host:port`. Safe to share between threads; close it, or use it in a `with`."""
+    """A connection to one router, `host:port`. Safe to share between threads; close it, or use it in a `with`.
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
-        self._stub = RouterServiceStub(self._channel)
+    `api_key` where the router has a keys file; in plain text without `tls`. ConfigError when its files are not usable.
+    """
+
+    def __init__(
+        self, address: str, *, api_key: str | None = None, tls: Tls | None = None, retry: Retry | None = None
+    ) -> None:
+        self._retry = retry or Retry()
+        self._connection = Connection(address, self._retry, api_key, tls)
+        self._stub = self._connection.stub
 
     def __enter__(self) -> Self:
         return self
@@ -83,31 +53,72 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; answers still on their way end with RequestCancelledError."""
-        self._channel.close()
+        """Answers on their way end with RequestCancelledError, later calls with ClientClosedError; harmless twice."""
+        self._connection.close()
 
     def generate(self, prompt: Prompt, model: str = "", **options: Unpack[GenerateOptions]) -> AnswerStream:
         """Ask for one answer. The request is sent when the stream is first read.
 
         Pictures travel by name; exactly those that the server lacks are uploaded, once each. An empty `model` means
-        the only one served. Raises InvalidArgumentError here, everything else while reading.
+        the only one served. Until the answer begins, what fails for now is tried again as `retry` says. Raises
+        InvalidArgumentError here, everything else while reading.
         """
-        return AnswerStream(self._stub, self._address, Exchange(prompt, model, options))
+        return AnswerStream(self._connection, Exchange(prompt, model, options, self._retry))
+
+    def tokenize(self, prompt: Prompt, model: str = "", **options: Unpack[GenerateOptions]) -> TokenizeResponse:
+        """The prompt as `generate` would give it to the model: token ids, every picture expanded."""
+        exchange = Exchange(prompt, model, options, self._retry)
+        while True:
+            upload(self._connection, exchange)
+            try:
+                with self._connection.errors():
+                    asked = TokenizeRequest(request=exchange.request)
+                    return self._stub.Tokenize(asked, timeout=exchange.left_s())
+            except TriptychError as error:
+                time.sleep(exchange.on_failure(error))
 
     def put_image(self, image: Image, cache_salt: str | None = None) -> ImageRecord:
         """Make a picture known to the server; its bytes are sent only when they are missing there."""
         known = self.find_images([image.digest], cache_salt).found
         if known:
             return known[0]
-        with rpc_errors(self._address):
-            return self._stub.PutImage(pieces(image, cache_salt), timeout=CALL_TIMEOUT_S).image
+        send = lambda: self._stub.PutImage(pieces(image, cache_salt), timeout=CALL_TIMEOUT_S)  # noqa: E731
+        return self._connection.call(send).image
 
     def find_images(self, digests: list[str], cache_salt: str | None = None) -> FindImagesResponse:
         """Which of these pictures (file digests, at most 1024) are known there, and which are missing."""
-        with rpc_errors(self._address):
-            return self._stub.FindImages(find_request(digests, cache_salt), timeout=CALL_TIMEOUT_S)
+        asked = find_request(digests, cache_salt)
+        return self._connection.call(lambda: self._stub.FindImages(asked, timeout=CALL_TIMEOUT_S))
+
+    def list_images(self, cache_salt: str | None = None) -> ListImagesResponse:
+        """All pictures known in the scope, the latest used first, and the groups of those that look the same."""
+        listing = ListImagesResponse()
+        while True:
+            asked = list_request(cache_salt, listing.next_page_token)
+            page = self._list_images(asked)
+            listing.MergeFrom(page)
+            listing.next_page_token = page.next_page_token
+            if not page.next_page_token:
+                return listing
+
+    def explain(self, last: int = 20, session_id: str = "", cache_salt: str | None = None) -> list[Explanation]:
+        """What the caches did for the latest requests, and where their prompts diverged; the latest first."""
+        asked = ExplainRequest(last=last, session_id=session_id, cache_salt=cache_salt)
+        return list((self._connection.call(lambda: self._stub.Explain(asked, timeout=CALL_TIMEOUT_S))).requests)
 
     def list_models(self) -> list[ModelCard]:
         """The models served."""
-        with rpc_errors(self._address):
-            return list(self._stub.ListModels(ListModelsRequest(), timeout=CALL_TIMEOUT_S).models)
+        asked = ListModelsRequest()
+        return list(self._connection.call(lambda: self._stub.ListModels(asked, timeout=CALL_TIMEOUT_S)).models)
+
+    def watch_cluster(self, every_s: float = 1.0) -> Generator[WatchClusterResponse, None, None]:
+        """The cluster as the router sees it, again and again, until the iterator is closed."""
+        with self._connection.errors():
+            call = self._stub.WatchCluster(WatchClusterRequest(every_ms=round(every_s * 1000)))
+            try:
+                yield from call
+            finally:
+                call.cancel()
+
+    def _list_images(self, asked: ListImagesRequest) -> ListImagesResponse:
+        return self._connection.call(lambda: self._stub.ListImages(asked, timeout=CALL_TIMEOUT_S))

@@ -7,6 +7,7 @@ little-endian number. The tag ends in a version. Digests are 64 lower-case hexad
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 
 from blake3 import blake3
 
@@ -18,11 +19,24 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 def raw_digest(tag: str, *fields: bytes) -> bytes:
     """The 32 bytes of `digest`, for digests that only ever travel between services."""
+    return _hash(tag, fields).digest()
+
+
+def digest_in_pieces(tag: str, fields: Sequence[bytes], size_bytes: int, pieces: Iterable[bytes]) -> str:
+    """`digest` of the fields and a last one of `size_bytes`, of which no more than a piece is in memory at a time."""
+    hasher = _hash(tag, fields)
+    hasher.update(size_bytes.to_bytes(8, "little"))
+    for piece in pieces:
+        hasher.update(piece)
+    return str(hasher.hexdigest())
+
+
+def _hash(tag: str, fields: Sequence[bytes]) -> blake3:
     hasher = blake3()
     for part in (tag.encode(), *fields):
         hasher.update(len(part).to_bytes(8, "little"))
         hasher.update(part)
-    return hasher.digest()
+    return hasher
 
 
 def digest(tag: str, *fields: bytes) -> str:

@@ -5,13 +5,19 @@ TriptychError
 │   └── CheckpointError         the model directory cannot be served
 ├── InvalidArgumentError        400  the request can never succeed as it is
 │   ├── InvalidImageError       the bytes are no acceptable picture
+│   ├── RemoteImageError        the picture of a URL may not or cannot be fetched
 │   └── ContextLengthError      prompt and max_tokens do not fit the model's context or the KV pool
 ├── UnauthenticatedError        401  the API key is missing or unknown
+├── PermissionDeniedError       403  the API key's tenant may not do this
 ├── NotFoundError               404
 │   ├── ImagesNotFoundError     digests whose pixels must be sent first
 │   └── ModelNotFoundError      the model name is not served here
 ├── FailedPreconditionError     400  an old ticket, or two parts that do not fit together
+│   └── ClientClosedError       the caller closed the client before
+│   ├── WrongInstanceError      400  the address belongs to another process now; never reaches a client
+│   └── QuarantinedError        422  the request has brought down workers before
 ├── ResourceExhaustedError      429  full for now
+│   ├── QuotaExceededError      429  the tenant of the API key uses all that it may
 │   └── PayloadTooLargeError    413  over a fixed limit
 ├── RequestCancelledError       499  the caller left
 ├── DeadlineExceededError       504
@@ -73,6 +79,12 @@ class InvalidImageError(InvalidArgumentError):
     reason = "invalid_image"
 
 
+class RemoteImageError(InvalidArgumentError):
+    """The picture of an http or https URL may not be fetched here, or could not be."""
+
+    reason = "remote_image"
+
+
 class ContextLengthError(InvalidArgumentError):
     """Prompt plus requested output exceed what the model or the KV pool can ever hold."""
 
@@ -85,6 +97,14 @@ class UnauthenticatedError(TriptychError):
     code = "UNAUTHENTICATED"
     http_status = 401
     reason = "unauthenticated"
+
+
+class PermissionDeniedError(TriptychError):
+    """The caller is known, and not allowed to do this."""
+
+    code = "PERMISSION_DENIED"
+    http_status = 403
+    reason = "permission_denied"
 
 
 class NotFoundError(TriptychError):
@@ -119,6 +139,26 @@ class FailedPreconditionError(TriptychError):
     reason = "failed_precondition"
 
 
+class WrongInstanceError(FailedPreconditionError):
+    """The process at this address is not the one that the caller meant."""
+
+    reason = "wrong_instance"
+    retryable = True
+
+
+class QuarantinedError(FailedPreconditionError):
+    """Workers died over this very request; for some time it is not tried again."""
+
+    http_status = 422
+    reason = "request_quarantined"
+
+
+class ClientClosedError(FailedPreconditionError):
+    """A call through a client that was closed before; never comes from a server."""
+
+    reason = "client_closed"
+
+
 class ResourceExhaustedError(TriptychError):
     """There is no room now; try again after `retry_after_s`."""
 
@@ -126,6 +166,12 @@ class ResourceExhaustedError(TriptychError):
     http_status = 429
     reason = "overloaded"
     retryable = True
+
+
+class QuotaExceededError(ResourceExhaustedError):
+    """The caller's tenant uses all that its quota allows; others are not affected."""
+
+    reason = "quota_exceeded"
 
 
 class PayloadTooLargeError(ResourceExhaustedError):

@@ -58,11 +58,25 @@ Part = str | Image | Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a function by the model; `arguments` is the JSON text of an object."""
+
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One turn; `role` is "system", "user", "assistant" or "tool"."""
+    """One turn; `role` is "system", "user", "assistant" or "tool".
+
+    An assistant's turn may have called functions, a tool's turn answers one of those calls.
+    """
 
     role: str
     content: tuple[str | Image, ...]
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
 
 
 def user(*parts: str | Image) -> Message:
@@ -73,6 +87,11 @@ def user(*parts: str | Image) -> Message:
 def assistant(*parts: str | Image) -> Message:
     """An earlier answer."""
     return Message("assistant", parts)
+
+
+def tool(call: ToolCall, *parts: str | Image) -> Message:
+    """What a function gave; `call` is from the answer that called it."""
+    return Message("tool", parts, tool_call_id=call.id)
 
 
 def system(*parts: str | Image) -> Message:
@@ -94,7 +113,12 @@ def as_messages(prompt: Prompt) -> list[Message]:
 
 def to_wire(message: Message) -> types_pb2.Message:
     """The contract's form: pictures by name only."""
-    return types_pb2.Message(role=message.role, content=[_part_to_wire(part) for part in message.content])
+    return types_pb2.Message(
+        role=message.role,
+        content=[_part_to_wire(part) for part in message.content],
+        tool_calls=[types_pb2.ToolCall(id=c.id, name=c.name, arguments=c.arguments) for c in message.tool_calls],
+        tool_call_id=message.tool_call_id,
+    )
 
 
 def _part_to_wire(part: str | Image) -> types_pb2.ContentPart:
@@ -114,7 +138,17 @@ def _as_message(item: object, param: str) -> Message:
         raise InvalidArgumentError("a message is a Message or a dict with a role and a content", param=param)
     content = item.get("content") or ()
     parts = [content] if isinstance(content, str | Image | Mapping) else content
-    return Message(item["role"], _as_parts(parts, f"{param}.content"))
+    calls = tuple(_as_call(call, f"{param}.tool_calls[{at}]") for at, call in enumerate(item.get("tool_calls") or ()))
+    return Message(item["role"], _as_parts(parts, f"{param}.content"), calls, str(item.get("tool_call_id") or ""))
+
+
+def _as_call(item: object, param: str) -> ToolCall:
+    match item:
+        case ToolCall():
+            return item
+        case {"function": {"name": str(name), "arguments": str(arguments)}, **rest}:
+            return ToolCall(str(rest.get("id") or ""), name, arguments)
+    raise InvalidArgumentError("a call is a ToolCall, or a dict as the OpenAI API has it", param=param)
 
 
 def _as_parts(items: Sequence[Any], param: str) -> tuple[str | Image, ...]:

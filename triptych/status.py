@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -31,6 +32,7 @@ _BY_CODE: dict[str, type[errors.TriptychError]] = {
     "FAILED_PRECONDITION": errors.FailedPreconditionError,
     "RESOURCE_EXHAUSTED": errors.PayloadTooLargeError,
     "UNAUTHENTICATED": errors.UnauthenticatedError,
+    "PERMISSION_DENIED": errors.PermissionDeniedError,
     "UNAVAILABLE": errors.UnavailableError,
 }
 
@@ -82,5 +84,11 @@ def rpc_errors(peer: str = "") -> Iterator[None]:
     """Map gRPC failures inside the block to the error tree; the only place where they enter."""
     try:
         yield
+    except asyncio.CancelledError:
+        # A call that its peer ends as CANCELLED raises this in whoever uses it, although nobody cancelled that task.
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise errors.UnavailableError(f"{peer or 'a peer'} cancelled the call") from None
     except grpc.RpcError as exc:
         raise from_rpc_error(exc, peer) from exc  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Pictures on their way to the server: one header, then the file in chunks."""
+"""Pictures on their way to the server: one header, then the file in chunks; and questions about known ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from triptych.errors import ImagesNotFoundError
 from triptych.messages import Image
-from triptych.v1.router_pb2 import FindImagesRequest, PutImageHeader, PutImageRequest
+from triptych.v1.router_pb2 import FindImagesRequest, ListImagesRequest, PutImageHeader, PutImageRequest
 
 CHUNK_BYTES = 2**20
 
@@ -25,3 +25,8 @@ def pieces(image: Image, cache_salt: str | None) -> Iterator[PutImageRequest]:
 def find_request(digests: list[str], cache_salt: str | None) -> FindImagesRequest:
     """Asks which of `digests` (file digests, at most 1024) need an upload."""
     return FindImagesRequest(digests=digests, cache_salt=cache_salt)
+
+
+def list_request(cache_salt: str | None, page_token: str) -> ListImagesRequest:
+    """Asks for one page of the known pictures, as large as the server gives them."""
+    return ListImagesRequest(page_size=1000, page_token=page_token, cache_salt=cache_salt)

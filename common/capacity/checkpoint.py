@@ -31,10 +31,17 @@ def checkpoint_shape(model_dir: Path, image_tokens: int | None = None) -> ModelS
     config = read_config(model_dir)
     text = TextSettings.of(config, model_dir)
     language = _language(config.text_config, text)
-    vision = _llava(config) if config.model_type == "llava" else _qwen(config, _tokens(model_dir, image_tokens))
     return ModelShape(
-        name=model_dir.resolve().name, source=f"{config.model_type} config", language=language, vision=vision
+        name=model_dir.resolve().name,
+        source=f"{config.model_type} config",
+        language=language,
+        vision=_vision(config, model_dir, image_tokens),
     )
+
+
+def _vision(config: Any, model_dir: Path, image_tokens: int | None) -> VisionShape:
+    fixed = {"llava": _llava, "gemma3": _gemma}.get(config.model_type)
+    return fixed(config) if fixed else _qwen(config, _tokens(model_dir, image_tokens))
 
 
 def meta_parameters(model_dir: Path) -> tuple[int, int]:
@@ -79,7 +86,8 @@ def _language(text: Any, settings: TextSettings) -> LanguageShape:
         max_positions=settings.max_positions,
         tied=settings.tied,
         qkv_bias=text.model_type in ("qwen2", "qwen2_vl_text", "qwen2_5_vl_text"),
-        qk_norm=text.model_type == "qwen3_vl_text",
+        qk_norm=text.model_type in ("qwen3_vl_text", "gemma3_text"),
+        norms=4 if text.model_type == "gemma3_text" else 2,
     )
 
 
@@ -136,6 +144,25 @@ def _llava(config: Any) -> VisionShape:
         image_patches=patches + 1,
         image_tokens=patches + (1 if config.vision_feature_select_strategy == "full" else 0),
         attention_patches=patches + 1,
+    )
+
+
+def _gemma(config: Any) -> VisionShape:
+    tower = config.vision_config
+    patches = (tower.image_size // tower.patch_size) ** 2
+    return VisionShape(
+        layers=tower.num_hidden_layers,
+        hidden=tower.hidden_size,
+        intermediate=tower.intermediate_size,
+        heads=tower.num_attention_heads,
+        activation=_activation(tower.hidden_act),
+        patch_values=tower.num_channels * tower.patch_size**2,
+        positions=patches,
+        outer_norms=2 * tower.hidden_size,
+        projector=(Linear(inputs=tower.hidden_size, outputs=config.text_config.hidden_size, bias=False),),
+        projector_extra=tower.hidden_size,
+        image_patches=patches,
+        image_tokens=config.mm_tokens_per_image,
     )
 
 

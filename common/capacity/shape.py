@@ -35,6 +35,7 @@ class LanguageShape(_Part):
     tied: bool = Field(False, description="the head is the token embeddings")
     qkv_bias: bool = False
     qk_norm: bool = Field(False, description="an RMS norm of head_dim on queries and one on keys")
+    norms: Count = Field(2, description="RMS norms of a layer, besides those of queries and keys")
 
 
 class Linear(_Part):

@@ -27,7 +27,7 @@ def embedding_bytes_per_token(shape: ModelShape, dtype_bytes: int) -> int:
 def _decoder_layer(shape: LanguageShape) -> int:
     queries, keys = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     attention = (shape.hidden + shape.qkv_bias) * (queries + 2 * keys) + queries * shape.hidden
-    norms = 2 * shape.hidden + (2 * shape.head_dim if shape.qk_norm else 0)
+    norms = shape.norms * shape.hidden + (2 * shape.head_dim if shape.qk_norm else 0)
     return attention + 3 * shape.hidden * shape.intermediate + norms
 
 

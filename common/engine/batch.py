@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from common.engine.chunking import cut_before
 from common.engine.layout import blocks_for
 from common.engine.sequence import Sequence
 from triptych.errors import InternalError
@@ -87,6 +88,8 @@ def _segments(work: Iterable[tuple[Sequence, int, int]]) -> tuple[Segment, ...]:
     for sequence, start, end in work:
         if not 0 <= start < end <= sequence.num_tokens:
             raise InternalError(f"tokens {start}..{end} of {sequence.request_id}, which has {sequence.num_tokens}")
+        if any(cut_before(edge, sequence.uncut) != edge for edge in (start, end)):
+            raise InternalError(f"tokens {start}..{end} of {sequence.request_id} cut an image that must stay whole")
         segments.append(Segment(sequence, start, end, row))
         row += end - start
     return tuple(segments)

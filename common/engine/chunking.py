@@ -14,12 +14,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A prompt that is not finished: `computed` of `total` tokens are done, and those before `ready` could be."""
+    """A prompt that is not finished: `computed` of `total` tokens are done, and those before `ready` could be.
+
+    A chunk never ends inside an image of `uncut`.
+    """
 
     key: str
     computed: int
     total: int
     ready: int
+    uncut: Sequence[ImageSpan] = ()
 
     @property
     def available(self) -> int:
@@ -31,6 +35,16 @@ class Waiting:
         """Tokens until the prompt is finished."""
         return self.total - self.computed
 
+    @property
+    def least(self) -> int:
+        """Tokens of the smallest chunk that could be computed now: one, or a whole image."""
+        inside = [span.end for span in self.uncut if span.offset <= self.computed < span.end]
+        return min(self.available, max(inside, default=self.computed + 1) - self.computed)
+
+    def at_most(self, tokens: int) -> int:
+        """Tokens of the largest chunk of up to `tokens` that could be computed now."""
+        return cut_before(self.computed + min(tokens, self.available), self.uncut) - self.computed
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -38,6 +52,11 @@ class Chunk:
 
     key: str
     tokens: int
+
+
+def cut_before(tokens: int, uncut: Iterable[ImageSpan]) -> int:
+    """The last place up to `tokens` that is not inside an image of `uncut`: where a chunk or a prefix may end."""
+    return min((span.offset for span in uncut if span.offset < tokens < span.end), default=tokens)
 
 
 def ready_tokens(total: int, images: Iterable[ImageSpan], ready: Sequence[bool]) -> int:
@@ -51,7 +70,8 @@ def plan_chunks(waiting: Sequence[Waiting], budget: int) -> list[Chunk]:
 
     Half of the budget is kept for the oldest prompt that can go on, so a stream of short ones cannot starve it; the
     rest goes to those with the shortest remaining work, the oldest among them, so a long one does not hold up short
-    ones. A prompt that waits for an image takes nothing and holds up nobody. (Chunked prefill:
+    ones. A prompt that waits for an image takes nothing and holds up nobody. An image that must not be cut is computed
+    as soon as its prompt is the oldest, even if it alone is more than the budget. (Chunked prefill:
     Sarathi-Serve, OSDI 2024; shortest remaining time first with a floor for the oldest.)
     """
     if budget < 1:
@@ -60,12 +80,12 @@ def plan_chunks(waiting: Sequence[Waiting], budget: int) -> list[Chunk]:
     if not able:
         return []
     oldest = able[0]
-    reserved = min(oldest.available, (budget + 1) // 2)
+    reserved = max(oldest.least, oldest.at_most((budget + 1) // 2))
     given = {oldest.key: reserved}
-    left = budget - reserved
+    left = max(0, budget - reserved)
     # sorted() is stable: among equals the earlier arrival goes first.
     for prompt in sorted(able, key=lambda each: each.remaining):
-        extra = min(prompt.available - given.get(prompt.key, 0), left)
-        given[prompt.key] = given.get(prompt.key, 0) + extra
-        left -= extra
+        before = given.get(prompt.key, 0)
+        given[prompt.key] = prompt.at_most(before + left)
+        left -= given[prompt.key] - before
     return [Chunk(prompt.key, given[prompt.key]) for prompt in able if given[prompt.key] > 0]

@@ -1,14 +1,35 @@
-"""What sampling settings do to logits: penalties, temperature, min_p, top_k and top_p, each row for itself."""
+"""What sampling settings do to logits: grammars, penalties, temperature, min_p, top_k and top_p, row by row."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from common.engine.sampling import SamplingParams, SamplingState
+
+
+def apply_grammars(logits: Tensor, masks: Sequence[bytes | None]) -> Tensor:
+    """Logits (n, V) in which tokens that a row's mask lacks are -inf; the input itself if no row has one.
+
+    A mask has one bit a token, the lowest bit of its first byte for token 0; tokens beyond its end are not allowed.
+    """
+    rows = [row for row, mask in enumerate(masks) if mask is not None]
+    if not rows:
+        return logits
+    index = torch.tensor(rows, device=logits.device)
+    allowed = np.stack([_bits(mask, logits.shape[-1]) for mask in masks if mask is not None])
+    excluded = ~torch.from_numpy(allowed).to(logits.device)
+    return logits.index_copy(0, index, logits.index_select(0, index).masked_fill(excluded, -math.inf))
+
+
+def _bits(mask: bytes, length: int) -> NDArray[np.bool_]:
+    bits = np.unpackbits(np.frombuffer(mask, np.uint8), count=length, bitorder="little")
+    return bits.astype(np.bool_)
 
 
 def apply_penalties(logits: Tensor, states: Sequence[SamplingState]) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from common.engine.layout import KvLayout
 from triptych.errors import ConfigError, FailedPreconditionError, InternalError
+
+VIEW_BYTES = 1 << 14
+"""Below this mean size one copy costs less than handling the pieces."""
 
 
 class KvCache:
@@ -54,6 +58,17 @@ class KvCache:
         host: memoryview = chosen.flatten().cpu().numpy().data
         return host
 
+    def views(self, layer: int, blocks: Sequence[int]) -> list[memoryview]:
+        """As `export` in pieces that follow each other; without a copy where the blocks lie well enough."""
+        self._check(blocks)
+        ends = [at for at in range(1, len(blocks)) if blocks[at] != blocks[at - 1] + 1]
+        scattered = (len(ends) + 1) * VIEW_BYTES > len(blocks) * self.layout.bytes_per_layer_block
+        if self.device.type != "cpu" or (ends and scattered):
+            return [self.export(layer, blocks)]
+        rows, edges = self._host_rows(layer), [0, *ends, len(blocks)]
+        runs = ((blocks[begin], blocks[end - 1] + 1) for begin, end in pairwise(edges) if end > begin)
+        return [rows[first:end].reshape(-1).data for first, end in runs]
+
     def export_into(self, layer: int, blocks: Sequence[int], out: memoryview) -> None:
         """As `export`, into writable memory of exactly that size."""
         self._check(blocks)
@@ -89,5 +104,5 @@ class KvCache:
 
     def _check(self, blocks: Sequence[int]) -> None:
         # numpy would take -1 for the last block, which belongs to somebody else.
-        if any(not 0 <= block < self.num_blocks for block in blocks):
+        if blocks and not 0 <= min(blocks) <= max(blocks) < self.num_blocks:
             raise InternalError(f"a block of {list(blocks)[:8]} is not in a cache of {self.num_blocks}")

@@ -18,13 +18,46 @@ MAX_GATHERED = 65536
 """Tokens, padding included, whose KV one decode call copies together; what bounds the workspace of a step."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class ChunkPlan:
-    """Rows first..last-1 of the batch, whose context is at `context` (L,) int64, the chunk's own tokens last."""
+    """Rows first..last-1 of the batch, whose context is at `context` (L,) int64, the chunk's own tokens last.
+
+    `whole` are the images of the chunk whose tokens attend to each other both ways, as (begin, end) in the context.
+    """
 
     first: int
     last: int
     context: Tensor
+    whole: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def length(self) -> int:
+        """Tokens of the chunk."""
+        return self.last - self.first
+
+    @property
+    def end(self) -> int:
+        """Tokens of the context."""
+        return len(self.context)
+
+    def reach(self, window: int | None) -> int:
+        """The first token that any token of the chunk reads in layers that see the last `window` tokens only."""
+        return 0 if window is None else max(0, self.end - self.length + 1 - window)
+
+    def mask(self, window: int | None) -> Tensor | None:
+        """(chunk, context from `reach` on) bool, True: read; None for plain causal attention.
+
+        As in Gemma 3: back to the beginning and forth to the end of one's own image, then all within the window.
+        """
+        if not self.whole and (window is None or window >= self.end):
+            return None
+        start, begin = self.end - self.length, self.reach(window)
+        query = torch.arange(start, self.end, device=self.context.device)[:, None]
+        key = torch.arange(begin, self.end, device=self.context.device)
+        read = key <= query
+        for first, last in self.whole:
+            read[first - start : last - start, max(0, first - begin) : last - begin] = True
+        return read if window is None else read & (key > query - window)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +71,25 @@ class DecodePlan:
     rows: Tensor
     context: Tensor
     mask: Tensor
+    shortest: int
+
+    def within(self, window: int | None) -> DecodePlan:
+        """The plan of layers that see the last `window` tokens only."""
+        length = self.context.shape[1]
+        if window is None or window >= length:
+            return self
+        begin = max(0, self.shortest - window)
+        ends = self.mask.sum(dim=-1, keepdim=True)
+        recent = torch.arange(begin, length, device=self.mask.device) >= ends - window
+        return DecodePlan(self.rows, self.context[:, begin:], self.mask[..., begin:] & recent, self.shortest)
 
 
 def plan_chunk(segment: Segment, block_size: int, device: torch.device) -> ChunkPlan:
     """Plan a segment of several tokens."""
     context = torch.from_numpy(context_slots(segment.sequence, segment.end, block_size)).to(device)
-    return ChunkPlan(segment.row, segment.row + segment.length, context)
+    inside = [span for span in segment.sequence.uncut if segment.start <= span.offset < segment.end]
+    whole = tuple((span.offset, span.end) for span in inside)
+    return ChunkPlan(segment.row, segment.row + segment.length, context, whole)
 
 
 def plan_decode(segments: Iterable[Segment], block_size: int, device: torch.device) -> list[DecodePlan]:
@@ -76,7 +122,7 @@ def _plan_bucket(bucket: Sequence[Segment], block_size: int, device: torch.devic
     token = torch.where(mask, index, 0)
     context = tables.gather(1, token // block_size) * block_size + token % block_size
     rows = torch.tensor([segment.row for segment in bucket], device=device)
-    return DecodePlan(rows, context, mask[:, None, None, :])
+    return DecodePlan(rows, context, mask[:, None, None, :], bucket[0].end)
 
 
 def _padded_tables(bucket: Sequence[Segment], block_size: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:

@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Sequence
 from common.engine.blocks import BlockPool
 from triptych.errors import InternalError
 
+Change = Callable[[bytes, bool], None]
+"""Told of every block hash that can be found from now on (True) or no longer (False)."""
+
 
 class PrefixCache:
     """A `BlockPool` whose blocks can be found again by hash after their last owner has left.
@@ -15,6 +18,9 @@ class PrefixCache:
     The cache itself is one owner of every indexed block. A block that has no other owner is *cached*: it stays until
     room is needed, and the least recently used goes first. Owners give blocks back deepest first, so of a prefix that
     was used as a whole the leaves are evicted before what they depend on. Every call costs O(blocks named).
+
+    `version` counts the changes of the index, one for each hash. Whoever mirrors it takes `snapshot` once and then
+    every change; both happen in one call stack, so none falls in between.
     """
 
     def __init__(self, pool: BlockPool) -> None:
@@ -24,11 +30,26 @@ class PrefixCache:
         # Least recently used first. Not a plain dict: taking its first key again and again is quadratic.
         self._cached: OrderedDict[int, None] = OrderedDict()
         self._listeners: list[Callable[[], None]] = []
+        self._mirrors: list[Change] = []
         self.evictions = 0
+        self.version = 0
 
     def on_free(self, listener: Callable[[], None]) -> None:
         """Call `listener` whenever blocks were given back: somebody may be waiting for room."""
         self._listeners.append(listener)
+
+    def on_change(self, mirror: Change) -> None:
+        """Call `mirror(block_hash, added)` for each change of the index, after it; O(1) each. It must not block."""
+        self._mirrors.append(mirror)
+
+    def stop_change(self, mirror: Change) -> None:
+        """Undo `on_change`; harmless when it was not called."""
+        if mirror in self._mirrors:
+            self._mirrors.remove(mirror)
+
+    def snapshot(self) -> tuple[int, list[bytes]]:
+        """`version` and every hash that can be found now."""
+        return self.version, list(self._block_of)
 
     @property
     def num_blocks(self) -> int:
@@ -89,6 +110,11 @@ class PrefixCache:
         self._pool.acquire([block])
         self._block_of[block_hash] = block
         self._hash_of[block] = block_hash
+        self._changed(block_hash, added=True)
+
+    def is_private(self, block: int) -> bool:
+        """True if the block has one owner and cannot be found: it may still be written."""
+        return block not in self._hash_of and self._pool.references(block) == 1
 
     def free(self, blocks: Sequence[int]) -> None:
         """Give back blocks of one sequence, in its order; indexed ones become cached when nobody else has them."""
@@ -115,6 +141,13 @@ class PrefixCache:
 
     def _evict(self) -> None:
         block, _ = self._cached.popitem(last=False)
-        del self._block_of[self._hash_of.pop(block)]
+        block_hash = self._hash_of.pop(block)
+        del self._block_of[block_hash]
         self._pool.free([block])
         self.evictions += 1
+        self._changed(block_hash, added=False)
+
+    def _changed(self, block_hash: bytes, added: bool) -> None:
+        self.version += 1
+        for mirror in self._mirrors:
+            mirror(block_hash, added)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from common.engine.filters import apply_penalties, apply_temperature_and_filters
+from common.engine.filters import apply_grammars, apply_penalties, apply_temperature_and_filters
 from common.engine.sampling import SamplingState
 from triptych.errors import InternalError
 
@@ -22,7 +23,8 @@ class SampledToken:
     """A chosen token; log-probabilities are natural and of the model's own distribution, before any setting.
 
     `top_logprobs` has the most likely tokens first, as many as `SamplingParams.logprobs` asks for. A `logprob` that is
-    NaN means that the model's logits of this row were broken (NaN or infinite): fail this request, not its batch.
+    NaN means that the model's logits of this row were broken (NaN or infinite), or that its grammar lets no token
+    follow: fail this request, not its batch. See `common.engine.stopping.failure`.
     """
 
     token_id: int
@@ -34,15 +36,18 @@ class SampledToken:
 def sample(logits: Tensor, states: Sequence[SamplingState]) -> list[SampledToken]:
     """Choose one token for each row of `logits` (n, V) float32, which is left unchanged.
 
-    In vLLM's order: penalties, temperature, min_p, top_k, top_p. Each row's result depends on that row and its state
-    only, never on the other rows.
+    In vLLM's order: grammar, penalties, temperature, min_p, top_k, top_p. Each row's result depends on that row and
+    its state only, never on the other rows.
     """
     if logits.shape[0] != len(states):
         raise InternalError(f"{logits.shape[0]} rows of logits for {len(states)} sequences")
     if not states:
         return []
     logprobs = torch.log_softmax(logits, dim=-1)
-    chosen = _choose(logits, states)
+    masks = [state.allowed_tokens() for state in states]
+    chosen = _choose(apply_grammars(logits, masks), states)
+    stuck = [row for row, mask in enumerate(masks) if mask is not None and not any(mask)]
+    logprobs[stuck] = math.nan
     return _report(chosen, logprobs, states)
 
 

@@ -91,6 +91,11 @@ class SamplingState(Protocol):
     def token_counts(self) -> Mapping[int, int]:
         """How often each token of prompt or answer occurs in the answer; 0 for one that is only in the prompt."""
 
+    def allowed_tokens(self) -> bytes | None:
+        """Which tokens the answer's grammar lets follow, one bit a token from the lowest of the first byte; None
+        without a grammar, no bit at all when the answer cannot go on.
+        """
+
 
 def _require(holds: bool, param: str, limit: str, value: object) -> None:
     # Written as "holds" so that NaN, for which every comparison is false, is refused too.

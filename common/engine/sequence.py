@@ -16,6 +16,7 @@ from triptych.errors import InternalError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from common.families.base import ImageSpan, Positions
+    from common.grammar import GrammarState
 
 
 @dataclass(eq=False, slots=True)
@@ -24,8 +25,11 @@ class Sequence:
 
     `positions` are the prompt's, from the family, with the position that follows them. `output_ids` may start filled:
     a worker that takes over a broken stream gets the tokens the client already has, and they count as output for
-    penalties, seeds and limits. `chain` names the blocks for the prefix cache; without it nothing is shared. Add
-    tokens by `append` only. Raises InvalidArgumentError for an empty prompt and for random sampling without a seed.
+    penalties, seeds and limits. `num_given` counts what was there at the beginning, prompt and such tokens: what
+    prefill computes. With `whole_images` the tokens of an image attend to each other both ways: no chunk and no reused
+    prefix may end inside one. `chain` names the blocks for the prefix cache; without it nothing is shared.
+    `grammar` is the answer's language, at the answer's start. Add tokens by `append` only. Raises InvalidArgumentError
+    for an empty prompt and for random sampling without a seed.
     """
 
     request_id: str
@@ -33,10 +37,13 @@ class Sequence:
     positions: Positions
     params: SamplingParams
     images: tuple[ImageSpan, ...] = ()
+    whole_images: bool = False
     output_ids: list[int] = field(default_factory=list)
     block_table: list[int] = field(default_factory=list)
     num_computed: int = 0
     chain: BlockChain | None = None
+    grammar: GrammarState | None = None
+    num_given: int = field(init=False)
     _counts: dict[int, int] | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,6 +53,7 @@ class Sequence:
             raise InvalidArgumentError("random sampling needs a seed", param="seed")
         if self.positions.ids.shape[-1] != len(self.prompt_ids):
             raise InternalError(f"{self.positions.ids.shape[-1]} positions for {len(self.prompt_ids)} prompt tokens")
+        self.num_given = self.num_tokens
 
     @property
     def num_prompt(self) -> int:
@@ -74,6 +82,10 @@ class Sequence:
             self._counts = dict.fromkeys(self.prompt_ids, 0) | Counter(self.output_ids)
         return self._counts
 
+    def allowed_tokens(self) -> bytes | None:
+        """See `SamplingState`."""
+        return None if self.grammar is None else self.grammar.allowed(self.output_ids) or b""
+
     def append(self, token_id: int) -> None:
         """Add one generated token."""
         self.output_ids.append(token_id)
@@ -95,6 +107,11 @@ class Sequence:
             return prompt
         after = np.arange(self.positions.next + first, self.positions.next + last, dtype=np.int64)
         return np.concatenate([prompt, np.broadcast_to(after, (prompt.shape[0], last - first))], axis=1)
+
+    @property
+    def uncut(self) -> tuple[ImageSpan, ...]:
+        """The images that must be computed as a whole."""
+        return self.images if self.whole_images else ()
 
     def missing_blocks(self, end: int, block_size: int) -> int:
         """Blocks to allocate before tokens up to `end` can be computed."""

@@ -1,11 +1,14 @@
-"""When an answer is complete."""
+"""When an answer is complete, or cannot go on."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from typing import Literal
 
+from common.engine.sampler import SampledToken
 from common.engine.sequence import Sequence
+from triptych.errors import InternalError, InvalidArgumentError, TriptychError
 
 FinishReason = Literal["stop", "length"]
 
@@ -24,3 +27,12 @@ def finish_reason(sequence: Sequence, eos_token_ids: Collection[int], max_length
     if sequence.num_outputs >= params.max_tokens or sequence.num_tokens >= max_length:
         return "length"
     return None
+
+
+def failure(sequence: Sequence, token: SampledToken) -> TriptychError | None:
+    """Why `sequence` cannot go on with `token`, or None if it can. Its KV may be broken then, too."""
+    if not math.isnan(token.logprob):
+        return None
+    if sequence.grammar is not None and sequence.grammar.failed:
+        return InvalidArgumentError("the grammar is too complex, or its answer cannot go on", param="sampling.grammar")
+    return InternalError("the model's output is not a number")

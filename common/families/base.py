@@ -18,11 +18,22 @@ class ImageLayout:
     """What a picture of a given size becomes in the prompt.
 
     `tokens` is the number of placeholder tokens, equal to the rows the tower gives for the picture. `grid` is
-    (t, h, w) in unmerged patches for Qwen and (rows, columns) of tokens for LLaVA.
+    (t, h, w) in unmerged patches for Qwen and (rows, columns) of tokens for LLaVA and Gemma.
     """
 
     tokens: int
     grid: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class ImageMarkup:
+    """`marker` is what the chat template writes for a picture, `text` what is tokenized in its place.
+
+    `text` holds exactly one image token, which is then expanded.
+    """
+
+    marker: str
+    text: str
 
 
 @dataclass(frozen=True)
@@ -53,7 +64,7 @@ class Positions:
 
 @dataclass(frozen=True)
 class Pixels:
-    """A picture ready for the tower: `values` float32, (patches, patch values) for Qwen, (3, H, W) for LLaVA."""
+    """A picture ready for the tower: `values` float32, (patches, patch values) for Qwen, else (3, H, W)."""
 
     values: npt.NDArray[np.float32]
     layout: ImageLayout
@@ -76,7 +87,11 @@ class Family(Protocol):
 
     @property
     def image_attention_is_causal(self) -> bool:
-        """Whether a prefill chunk may end inside an image."""
+        """Whether a prefill chunk or a reused prefix may end inside an image; else its tokens attend to each other."""
+
+    @property
+    def image_markup(self) -> ImageMarkup | None:
+        """What to put in place of the template's markers before tokenizing; None: they are image tokens already."""
 
     @property
     def preprocessing_fingerprint(self) -> str:

@@ -25,6 +25,7 @@ class LlavaFamily:
     name = "llava"
     position_rows = 1
     image_attention_is_causal = True
+    image_markup = None
 
     def __init__(self, image_token_id: int, processor: Any, layout: ImageLayout) -> None:
         self.image_token_id = image_token_id

@@ -26,6 +26,7 @@ class QwenFamily:
 
     position_rows = 3
     image_attention_is_causal = True
+    image_markup = None
 
     def __init__(self, name: str, image_token_id: int, processor: Any) -> None:
         self.name = name

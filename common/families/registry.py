@@ -6,15 +6,17 @@ from pathlib import Path
 
 from common.families.base import Family
 from common.families.checkpoint import read_config, read_json
+from common.families.gemma import GemmaFamily
 from common.families.llava import LlavaFamily
 from common.families.qwen import QwenFamily
 from triptych.errors import CheckpointError
 
-_FAMILIES: dict[str, type[QwenFamily | LlavaFamily]] = {
+_FAMILIES: dict[str, type[QwenFamily | LlavaFamily | GemmaFamily]] = {
     "qwen2_vl": QwenFamily,
     "qwen2_5_vl": QwenFamily,
     "qwen3_vl": QwenFamily,
     "llava": LlavaFamily,
+    "gemma3": GemmaFamily,
 }
 SUPPORTED = tuple(_FAMILIES)
 """Every `model_type` that can be served."""

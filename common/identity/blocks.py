@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from triptych.digests import raw_digest
+from triptych.v1 import types_pb2
 
 ROOT_TAG = "triptych.kv-root.v1"
 BLOCK_TAG = "triptych.kv-block.v1"
@@ -76,3 +77,17 @@ class BlockChain:
 
 def _end(span: KeyedSpan) -> int:
     return span.offset + span.length
+
+
+def prompt_chain(prompt: types_pb2.Prompt, model_fingerprint: str, layout: types_pb2.KvLayout) -> BlockChain:
+    """The chain of a prompt on a worker with this model and KV layout, not extended yet; needs no tensors."""
+    described = (
+        layout.version,
+        layout.dtype,
+        layout.num_layers,
+        layout.num_kv_heads,
+        layout.head_dim,
+        layout.block_size,
+    )
+    images = [KeyedSpan(span.offset, span.length, span.embedding_key) for span in prompt.images]
+    return BlockChain(block_root(model_fingerprint, described, prompt.cache_scope), layout.block_size, images)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from triptych.digests import digest
+from collections.abc import Iterable
+
+from triptych.digests import digest, digest_in_pieces
 
 _IMAGE_TAG = "triptych.image.v1"
 _EMBEDDING_TAG = "triptych.embedding.v1"
@@ -13,7 +15,12 @@ def image_id(width: int, height: int, rgb: bytes) -> str:
 
     Width and height are hashed, too, so that equal bytes in another shape are another picture.
     """
-    return digest(_IMAGE_TAG, _number(width), _number(height), rgb)
+    return image_id_of_rows(width, height, [rgb])
+
+
+def image_id_of_rows(width: int, height: int, rows: Iterable[bytes]) -> str:
+    """`image_id` of pixels that come some rows at a time: a picture of 40 million has 120 MB of them."""
+    return digest_in_pieces(_IMAGE_TAG, (_number(width), _number(height)), 3 * width * height, rows)
 
 
 def embedding_key(

@@ -2,5 +2,6 @@
 
 from common.images.decode import DecodedImage, decode_image
 from common.images.limits import ImageLimits
+from common.images.looks import look_of
 
-__all__ = ["DecodedImage", "ImageLimits", "decode_image"]
+__all__ = ["DecodedImage", "ImageLimits", "decode_image", "look_of"]

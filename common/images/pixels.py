@@ -8,6 +8,8 @@ from PIL import ExifTags, Image
 from triptych.errors import InvalidImageError
 
 WHITE = (255, 255, 255)
+MAX_EXIF_BYTES = 2**20
+"""More is no orientation tag but a load: Pillow reads every value of a tag in Python."""
 _TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -47,6 +49,8 @@ def upright_rgb(image: Image.Image, transparent: int | tuple[int, ...] | bytes |
 
 
 def _orientation(image: Image.Image) -> int:
+    if len(image.info.get("exif", b"")) > MAX_EXIF_BYTES:
+        return 1
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
     except Exception:  # noqa: BLE001 damaged metadata fails in many ways and is no reason to refuse a picture
@@ -69,8 +73,13 @@ def _on_white(image: Image.Image, transparent: int | tuple[int, ...] | bytes | N
     else:
         image.info["transparency"] = transparent
     if not image.has_transparency_data:
-        return image.convert("RGB")
-    rgba = image.convert("RGBA")
+        return _converted(image, "RGB")
+    rgba = _converted(image, "RGBA")
     canvas = Image.new("RGB", rgba.size, WHITE)
     canvas.paste(rgba, mask=rgba)
     return canvas
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    # Of a picture that has the mode already, Pillow would make a copy: 160 MB for 40 million pixels.
+    return image if image.mode == mode else image.convert(mode)

@@ -10,6 +10,7 @@ from io import BytesIO
 from PIL import Image, PngImagePlugin, UnidentifiedImageError
 
 from common.images.limits import PIXEL_CEILING, ImageLimits
+from common.images.structure import check_structure
 from triptych.errors import InvalidImageError, TriptychError
 
 # Pillow knows forty formats; some run other programs, most are attack surface.
@@ -27,7 +28,8 @@ warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 def open_image(data: bytes, limits: ImageLimits) -> Image.Image:
     """The picture with only its header read and its size checked; the format is what the bytes say."""
     limits.check_bytes(len(data))
-    with _pillow_errors(limits):
+    check_structure(data)
+    with pillow_errors(limits):
         image = Image.open(BytesIO(data), formats=FORMATS)
         limits.check_size(*image.size)
         return image
@@ -35,14 +37,15 @@ def open_image(data: bytes, limits: ImageLimits) -> Image.Image:
 
 def load_pixels(image: Image.Image, limits: ImageLimits) -> None:
     """Decode the first frame; InvalidImageError when the file is truncated or damaged."""
-    with _pillow_errors(limits):
+    with pillow_errors(limits):
         image.load()
     # A few formats learn their size only now.
     limits.check_size(*image.size)
 
 
 @contextmanager
-def _pillow_errors(limits: ImageLimits) -> Iterator[None]:
+def pillow_errors(limits: ImageLimits) -> Iterator[None]:
+    """Whatever Pillow raises in the block is InvalidImageError; ours pass."""
     try:
         yield
     except TriptychError:

@@ -13,14 +13,14 @@ from triptych.v1 import kv_pb2
 _CHUNK_TAG = bytes((kv_pb2.PushRequest.CHUNK_FIELD_NUMBER << 3 | 2,))
 _DATA_TAG = kv_pb2.KvChunk.DATA_FIELD_NUMBER << 3 | 2
 
-Message = TypeVar("Message", kv_pb2.PushRequest, kv_pb2.FetchResponse)
+Message = TypeVar("Message", kv_pb2.PushRequest, kv_pb2.FetchResponse, kv_pb2.PullResponse)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame(Generic[Message]):
     """A message whose chunk, if it is one, has its `data` in `payload`: pieces that follow each other.
 
-    Both kinds of message have their chunk under the same field number.
+    All kinds of message have their chunk under the same field number.
     """
 
     message: Message
@@ -39,6 +39,7 @@ class Frame(Generic[Message]):
 
 PushFrame = Frame[kv_pb2.PushRequest]
 FetchFrame = Frame[kv_pb2.FetchResponse]
+PullFrame = Frame[kv_pb2.PullResponse]
 
 
 def encode(frame: Frame[Message]) -> bytes:
@@ -60,6 +61,11 @@ def decode_push(raw: bytes) -> PushFrame:
 def decode_fetch(raw: bytes) -> FetchFrame:
     """As `decode_push`."""
     return _decode(raw, kv_pb2.FetchResponse)
+
+
+def decode_pull(raw: bytes) -> PullFrame:
+    """As `decode_push`."""
+    return _decode(raw, kv_pb2.PullResponse)
 
 
 def _decode(raw: bytes, cls: type[Message]) -> Frame[Message]:

@@ -1,41 +1,51 @@
-"""The seam in front of a peer's KvService: a two-way stream of push messages, by gRPC or by whatever joins later."""
+"""The seam in front of a peer's KvService: two-way streams of messages, by gRPC or by whatever joins later."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import grpc
 
-from common.kv.frames import PushFrame, encode
+from common.kv.frames import PullFrame, PushFrame, decode_pull, encode
 from common.rpc.channels import Channels
-from triptych.errors import UnavailableError
-from triptych.status import DETAILS_KEY, from_rpc_error
+from triptych.errors import TriptychError, UnavailableError
+from triptych.status import DETAILS_KEY, rpc_errors
 from triptych.v1 import kv_pb2
 
 NAME = "triptych.v1.KvService"
 
+Out_contra = TypeVar("Out_contra", contravariant=True)
+In_co = TypeVar("In_co", covariant=True)
 
-class Link(Protocol):
+
+class Link(Protocol[Out_contra, In_co]):
     """One stream to a peer. One task may send while another receives. Everything raises a `TriptychError`."""
 
-    async def send(self, frame: PushFrame) -> None:
+    async def send(self, message: Out_contra) -> None:
         """Hand over a message; returns once the transport has room for the next one."""
 
-    async def receive(self) -> kv_pb2.PushResponse:
-        """The next answer. The peer's error, or UnavailableError when the stream broke or ended."""
+    async def receive(self) -> In_co:
+        """The next message of the peer. The peer's error, or UnavailableError when the stream broke or ended."""
 
     def close(self) -> None:
         """Give the stream up; idempotent."""
 
 
-class Links(Protocol):
-    """Opens streams."""
+PushLink = Link[PushFrame, kv_pb2.PushResponse]
+PullLink = Link[kv_pb2.PullRequest, PullFrame]
 
-    def open(self, address: str) -> Link:
-        """A new stream to the KvService at `host:port`; failing to connect shows at its first use."""
+
+class Links(Protocol):
+    """Opens streams to the KvService at `host:port`; failing to connect shows at a stream's first use."""
+
+    def push(self, address: str) -> PushLink:
+        """A stream that gives KV."""
+
+    def pull(self, address: str) -> PullLink:
+        """A stream that takes KV."""
 
 
 class GrpcLinks:
@@ -44,32 +54,45 @@ class GrpcLinks:
     def __init__(self, channels: Channels) -> None:
         self._channels = channels
 
-    def open(self, address: str) -> Link:
+    def push(self, address: str) -> PushLink:
         """A new `Push` call."""
-        return _GrpcLink(self._channels.get(address), f"KV at {address}")
-
-
-class _GrpcLink:
-    def __init__(self, channel: grpc.aio.Channel, peer: str) -> None:
-        self._peer = peer
-        method: grpc.aio.StreamStreamMultiCallable[PushFrame, kv_pb2.PushResponse] = channel.stream_stream(
-            f"/{NAME}/Push", request_serializer=encode, response_deserializer=kv_pb2.PushResponse.FromString
+        return _GrpcLink(
+            self._channels.get(address).stream_stream(
+                f"/{NAME}/Push", request_serializer=encode, response_deserializer=kv_pb2.PushResponse.FromString
+            ),
+            f"KV at {address}",
         )
-        self._call = method()
 
-    async def send(self, frame: PushFrame) -> None:
+    def pull(self, address: str) -> PullLink:
+        """A new `Pull` call."""
+        return _GrpcLink(
+            self._channels.get(address).stream_stream(
+                f"/{NAME}/Pull",
+                request_serializer=kv_pb2.PullRequest.SerializeToString,
+                response_deserializer=decode_pull,
+            ),
+            f"KV at {address}",
+        )
+
+
+class _GrpcLink(Generic[Out_contra, In_co]):
+    def __init__(self, method: grpc.aio.StreamStreamMultiCallable[Any, Any], peer: str) -> None:
+        self._peer = peer
+        self._call: grpc.aio.StreamStreamCall[Any, Any] = method()
+
+    async def send(self, message: Out_contra) -> None:
         with stream_errors(self._peer):
             try:
-                await self._call.write(frame)
+                await self._call.write(message)
             except asyncio.InvalidStateError:
                 await self._raise_status()
 
-    async def receive(self) -> kv_pb2.PushResponse:
+    async def receive(self) -> In_co:
         with stream_errors(self._peer):
             answer = await self._call.read()
-        if isinstance(answer, kv_pb2.PushResponse):
-            return answer
-        raise UnavailableError(f"{self._peer} ended the stream")
+        if answer is grpc.aio.EOF:
+            raise UnavailableError(f"{self._peer} ended the stream")
+        return cast("In_co", answer)
 
     def close(self) -> None:
         self._call.cancel()
@@ -83,17 +106,12 @@ class _GrpcLink:
 
 @contextmanager
 def stream_errors(peer: str) -> Iterator[None]:
-    """Map what gRPC raises: the peer's own error, or UnavailableError for a stream that broke, whatever its status."""
+    """As `rpc_errors`, but a stream that broke is UnavailableError, whatever its status; the peer's own error stays."""
     try:
-        yield
-    except asyncio.CancelledError:
-        # A call that ends as CANCELLED raises this in whoever uses it, although nobody has cancelled that task.
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
-            raise
-        raise UnavailableError(f"{peer} cancelled the stream") from None
-    except grpc.aio.AioRpcError as exc:
-        error = from_rpc_error(exc, peer)
-        if DETAILS_KEY in dict(exc.trailing_metadata() or ()):
-            raise error from exc
-        raise UnavailableError(error.message) from exc
+        with rpc_errors(peer):
+            yield
+    except TriptychError as error:
+        cause = error.__cause__
+        if isinstance(cause, grpc.aio.AioRpcError) and DETAILS_KEY not in dict(cause.trailing_metadata() or ()):
+            raise UnavailableError(error.message) from cause
+        raise

@@ -30,22 +30,27 @@ class Outgoing:
                 self._slabs.append(Slab(layer, 1, begin, end_block - begin))
                 self._ready[layer] = end_block
 
+    def size_of(self, slab: Slab) -> int:
+        """Bytes of a slab."""
+        return slab.size_bytes(self._layout)
+
     def resend(self, missing: Iterable[Slab]) -> None:
         """The receiver lacks exactly these: send those of them that are ready, and the others once they are."""
         self._slabs = deque(part for slab in missing for part in self._final(slab))
 
-    def take(self) -> Slab | None:
+    def take(self, most_bytes: int = CHUNK_BYTES) -> Slab | None:
         """The next chunk's cells, or None. Following layers are joined while the chunk stays small."""
         if not self._slabs:
             return None
-        first, *rest = cut(self._joined(), self._layout, self._chunk_bytes)
+        most_bytes = min(most_bytes, self._chunk_bytes)
+        first, *rest = cut(self._joined(most_bytes), self._layout, most_bytes)
         self._slabs.extendleft(reversed(rest))
         return first
 
-    def _joined(self) -> Slab:
+    def _joined(self, most_bytes: int) -> Slab:
         slab = self._slabs.popleft()
         while self._slabs and (longer := slab.joined(self._slabs[0])):
-            if longer.size_bytes(self._layout) > self._chunk_bytes:
+            if longer.size_bytes(self._layout) > most_bytes:
                 break
             slab = longer
             self._slabs.popleft()

@@ -10,20 +10,28 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from common.kv.frames import Frame, PushFrame
+from common.kv.frames import Frame, Message, PushFrame
+from common.kv.payload import SlabData, checksum_of
 from common.kv.staging import KvTransport, Staging, StagingView
-from common.kv.wire import checksum
 from triptych.v1 import kv_pb2
 
-Fill = Callable[[memoryview], None]
-"""Writes a chunk's bytes into memory of exactly its size."""
+Source = Callable[[], SlabData]
+"""Says where a chunk's bytes are, at the moment when they are read. Raises when they may not be read any more."""
+
+
+INLINE_BYTES = 2 << 20
+"""Aim of a chunk within a gRPC message: larger ones cost more processor time a byte, smaller ones more messages."""
 
 
 class Outbox(Protocol):
-    """The sending end of one stream."""
+    """The sending end of one stream. Chunks of more than `most_bytes` make it slower."""
 
-    async def pack(self, chunk: kv_pb2.KvChunk, size: int, fill: Fill) -> PushFrame:
-        """Make `chunk` a message: `size` bytes are taken from `fill`, which may be called after a wait."""
+    @property
+    def most_bytes(self) -> int:
+        """See above."""
+
+    async def pack(self, chunk: kv_pb2.KvChunk, source: Source) -> PushFrame:
+        """Make `chunk` a message; `source` may be called after a wait."""
 
     def settle(self, seq: int) -> None:
         """The receiver is through with all chunks up to `seq`."""
@@ -33,14 +41,15 @@ class Outbox(Protocol):
 
 
 class InlineOutbox:
-    """Payloads travel in the stream."""
+    """Payloads travel in the stream, and are read from the cache itself when a message is encoded."""
 
-    async def pack(self, chunk: kv_pb2.KvChunk, size: int, fill: Fill) -> PushFrame:
+    most_bytes = INLINE_BYTES
+
+    async def pack(self, chunk: kv_pb2.KvChunk, source: Source) -> PushFrame:
         """See `Outbox`."""
-        data = memoryview(bytearray(size))
-        fill(data)
-        chunk.crc32 = checksum(data)
-        return Frame(kv_pb2.PushRequest(chunk=chunk), (data,))
+        views = source().views()
+        chunk.xxh3 = checksum_of(views)
+        return Frame(kv_pb2.PushRequest(chunk=chunk), views)
 
     def settle(self, seq: int) -> None:
         """Nothing is kept."""
@@ -53,16 +62,16 @@ class StagedOutbox:
     """Payloads lie in slots that the receiver has mapped; descriptors travel in the stream."""
 
     def __init__(self, staging: Staging) -> None:
+        self.most_bytes = staging.slot_bytes
         self._staging = staging
         self._used: deque[tuple[int, int]] = deque()
 
-    async def pack(self, chunk: kv_pb2.KvChunk, size: int, fill: Fill) -> PushFrame:
+    async def pack(self, chunk: kv_pb2.KvChunk, source: Source) -> PushFrame:
         """See `Outbox`."""
         chunk.slot = await self._staging.take()
         self._used.append((chunk.seq, chunk.slot))
-        data = self._staging.view(chunk.slot, size)
-        fill(data)
-        chunk.crc32 = checksum(data)
+        data = source()
+        chunk.xxh3 = data.copy_to(self._staging.view(chunk.slot, data.size))
         return Frame(kv_pb2.PushRequest(chunk=chunk))
 
     def settle(self, seq: int) -> None:
@@ -87,7 +96,7 @@ class Inbox:
         """True if chunks may lie in slots."""
         return self._view is not None
 
-    def payload(self, frame: PushFrame, size: int) -> memoryview | None:
+    def payload(self, frame: Frame[Message], size: int) -> memoryview | None:
         """The chunk's `size` bytes; None when it has not as many. Slots may change while they are read."""
         chunk = frame.message.chunk
         if chunk.HasField("slot"):

@@ -6,14 +6,18 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from common.kv.wire import Slab, joined
-from triptych.errors import FailedPreconditionError, InvalidArgumentError
+from triptych.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
 
-INVALID = "the KV ticket is not valid (unknown, used, cancelled or expired)"
+INVALID = "the KV ticket is not valid (unknown, used or cancelled)"
+EXPIRED = "the lease on the KV blocks has expired"
+
+Key = TypeVar("Key", str, tuple[str, str])
 
 
 @dataclass(slots=True)
@@ -21,7 +25,8 @@ class Reservation:
     """`blocks` of the pool, to be filled in `num_layers` layers before `expires_at` (monotonic seconds).
 
     They stand for blocks `first_block`, `first_block + 1`, ... of a prompt, whose earlier ones are there already.
-    `transfer_id` names the one transfer that may fill them now.
+    `transfer_id` names the one transfer that may fill them now, and `stream` counts the streams of all transfers: only
+    the newest one's chunks are heard.
     """
 
     id: str
@@ -30,6 +35,7 @@ class Reservation:
     num_layers: int
     expires_at: float
     transfer_id: str = ""
+    stream: int = 0
     _filled: NDArray[np.bool_] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,10 +66,23 @@ class Reservation:
             raise InvalidArgumentError(f"{slab} is outside the reservation's {size}", param="chunk")
         return list(self.blocks[slab.first_block - self.first_block : slab.end_block - self.first_block])
 
-    def mark(self, slab: Slab) -> None:
-        """Note that `slab` has been written. Writing it again is harmless."""
+    def mark(self, slab: Slab, filled: bool = True) -> None:
+        """Note that `slab` has been written, or spoilt. Doing it again is harmless."""
+        self._cells(slab)[:] = filled
+
+    def has(self, slab: Slab) -> bool:
+        """True if all of `slab` has been written."""
+        return bool(self._cells(slab).all())
+
+    @property
+    def leading_blocks(self) -> int:
+        """How many blocks from the first on have arrived in every layer."""
+        complete = self._filled.all(axis=0)
+        return len(self.blocks) if complete.all() else int(complete.argmin())
+
+    def _cells(self, slab: Slab) -> NDArray[np.bool_]:
         layers = slice(slab.first_layer, slab.first_layer + slab.num_layers)
-        self._filled[layers, slab.first_block - self.first_block : slab.end_block - self.first_block] = True
+        return self._filled[layers, slab.first_block - self.first_block : slab.end_block - self.first_block]
 
     def _missing_in(self, layer: int) -> Iterator[Slab]:
         edges = np.flatnonzero(np.diff(~self._filled[layer], prepend=False, append=False)).tolist()
@@ -83,6 +102,7 @@ class Reservations:
         self._open: dict[str, Reservation] = {}
         # In order of time, oldest first: expiry only ever looks at the front.
         self._delivered: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._lapsed: OrderedDict[str, float] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._open)
@@ -95,18 +115,19 @@ class Reservations:
         return reservation
 
     def claim(self, reservation_id: str, transfer_id: str, now: float) -> Reservation:
-        """Let a transfer fill a reservation; an earlier one no longer may. Raises as `require`."""
+        """Let a new stream of a transfer fill a reservation; earlier ones no longer may. Raises as `require`."""
         reservation = self._find(reservation_id, now)
         reservation.transfer_id = transfer_id
+        reservation.stream += 1
         return reservation
 
-    def require(self, reservation_id: str, transfer_id: str, now: float) -> Reservation:
-        """The open reservation of that id, if that transfer may fill it.
+    def require(self, reservation_id: str, stream: int, now: float) -> Reservation:
+        """The open reservation of that id, if that stream may fill it.
 
-        FailedPreconditionError: unknown, used, cancelled and expired are one.
+        FailedPreconditionError: unknown, used and cancelled are one. UnavailableError: expired; a new one may be had.
         """
         reservation = self._find(reservation_id, now)
-        if reservation.transfer_id != transfer_id:
+        if reservation.stream != stream:
             raise FailedPreconditionError("a newer transfer fills this reservation")
         return reservation
 
@@ -115,8 +136,10 @@ class Reservations:
         reservation.expires_at = now + self.ttl_s
 
     def expired(self, now: float) -> list[Reservation]:
-        """Open reservations whose lifetime is over; the owner closes them."""
-        return [reservation for reservation in self._open.values() if reservation.expires_at <= now]
+        """Open reservations whose lifetime is over; the owner closes them. They are remembered for another lifetime."""
+        lapsed = [reservation for reservation in self._open.values() if reservation.expires_at <= now]
+        _remember(self._lapsed, [reservation.id for reservation in lapsed], now, self.ttl_s)
+        return lapsed
 
     def close(self, reservation_id: str) -> None:
         """End a lease, for whatever reason; idempotent."""
@@ -125,9 +148,7 @@ class Reservations:
     def deliver(self, reservation: Reservation, now: float) -> None:
         """End a lease because its blocks are filled, and remember the transfer."""
         self.close(reservation.id)
-        while self._delivered and next(iter(self._delivered.values())) <= now:
-            self._delivered.popitem(last=False)
-        self._delivered[reservation.id, reservation.transfer_id] = now + self.ttl_s
+        _remember(self._delivered, [(reservation.id, reservation.transfer_id)], now, self.ttl_s)
 
     def was_delivered(self, reservation_id: str, transfer_id: str, now: float) -> bool:
         """True if this very transfer has filled the reservation, not long ago."""
@@ -135,6 +156,15 @@ class Reservations:
 
     def _find(self, reservation_id: str, now: float) -> Reservation:
         reservation = self._open.get(reservation_id)
-        if reservation is None or reservation.expires_at <= now:
+        if reservation is None and self._lapsed.get(reservation_id, now) <= now:
             raise FailedPreconditionError(INVALID)
+        if reservation is None or reservation.expires_at <= now:
+            raise UnavailableError(EXPIRED)
         return reservation
+
+
+def _remember(table: OrderedDict[Key, float], keys: list[Key], now: float, ttl_s: float) -> None:
+    """Note `keys` for `ttl_s` seconds, and forget those whose time is over."""
+    while table and next(iter(table.values())) <= now:
+        table.popitem(last=False)
+    table.update(dict.fromkeys(keys, now + ttl_s))

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import secrets
 
 from common.engine.kv_cache import KvCache
 from common.engine.layout import blocks_for
 from common.engine.sequence import Sequence
+from common.kv.links import Links
 from common.kv.outgoing import Outgoing
+from common.kv.payload import SlabData
+from common.kv.resuming import resuming
 from common.kv.session import ANSWER_S, PushSession, Supply
 from common.kv.transport import Transport
-from common.kv.wire import Slab, layout_to_proto, read_slab
-from triptych.errors import RequestCancelledError, UnavailableError
+from common.kv.wire import Slab, layout_to_proto
+from triptych.errors import RequestCancelledError
 from triptych.v1 import kv_pb2, types_pb2
-
-log = logging.getLogger(__name__)
-
-ATTEMPTS = 5
-BACKOFF_S = 0.05
-"""Wait before the first resumption; doubles each time."""
 
 
 class KvPush:
@@ -35,22 +31,22 @@ class KvPush:
         cache: KvCache,
         ticket: kv_pb2.KvTicket,
         sequence: Sequence,
+        links: Links,
         transport: Transport,
         answer_s: float = ANSWER_S,
     ) -> None:
         self._cache = cache
         self._sequence = sequence
         self._ticket = ticket
+        self._links = links
         self._transport = transport
         self._answer_s = answer_s
         self._transfer_id = secrets.token_hex(16)
         self._lease_end = math.inf
         self._closed = False
-        layout = cache.layout
-        outgoing = Outgoing(layout, ticket.held_blocks, transport.chunk_bytes)
-        self._supply = Supply(outgoing, lambda slab: slab.size_bytes(layout), self._read)
+        self._supply = Supply(Outgoing(cache.layout, ticket.held_blocks, transport.chunk_bytes), self._data)
         # A task of its own: cancelling whoever waits for the acknowledgement must not cancel the transfer.
-        self._done = asyncio.ensure_future(self._run())
+        self._done = asyncio.ensure_future(resuming(self._attempt, lambda: self._lease_end))
         self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     @property
@@ -83,30 +79,18 @@ class KvPush:
 
     def _ready(self, layers: range | list[int], tokens: int) -> None:
         block_size = self._cache.layout.block_size
-        complete = tokens >= self._sequence.num_prompt
+        complete = tokens >= self._sequence.num_given
         self._supply.outgoing.ready(layers, blocks_for(tokens, block_size) if complete else tokens // block_size)
         self._supply.changed.set()
 
-    def _read(self, slab: Slab, out: memoryview) -> None:
+    def _data(self, slab: Slab) -> SlabData:
         if self._closed:
             # The cancelled task may have one more turn, in which the blocks are somebody else's.
             raise RequestCancelledError("the transfer was given up")
-        read_slab(slab, self._cache, self._sequence.block_table[slab.first_block : slab.end_block], out)
-
-    async def _run(self) -> None:
-        for attempt in range(ATTEMPTS):
-            try:
-                await self._attempt()
-                return
-            except UnavailableError as error:
-                wait = BACKOFF_S * 2**attempt
-                if attempt == ATTEMPTS - 1 or asyncio.get_running_loop().time() + wait >= self._lease_end:
-                    raise
-                log.warning("a KV transfer broke off and is resumed: %s", error.message)
-                await asyncio.sleep(wait)
+        return SlabData(slab, self._cache, self._sequence.block_table[slab.first_block : slab.end_block])
 
     async def _attempt(self) -> None:
-        link = self._transport.links.open(self._ticket.address)
+        link = self._links.push(self._ticket.address)
         session = PushSession(self._supply, link, self._answer_s)
         try:
             opened = await session.open(self._header())

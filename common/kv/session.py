@@ -1,4 +1,4 @@
-"""One attempt at a transfer: one stream, from its header to the acknowledgement."""
+"""The sending end of one stream, from its header to the acknowledgement."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from common.kv.frames import Frame, PushFrame
-from common.kv.links import Link
+from common.kv.links import PushLink
 from common.kv.outgoing import Outgoing
 from common.kv.paths import Outbox
-from common.kv.wire import Slab, slab_of
+from common.kv.payload import SlabData
+from common.kv.wire import Slab, chunk_of, slab_of
 from triptych.errors import FailedPreconditionError, UnavailableError
 from triptych.v1 import kv_pb2, types_pb2
 
@@ -22,16 +23,13 @@ ANSWER_S = 10.0
 MAX_REPAIRS = 3
 """How often lost or damaged chunks of one stream are sent again."""
 
-Fill = Callable[[Slab, memoryview], None]
-
 
 @dataclass(slots=True)
 class Supply:
-    """What there is to send, filled while the prompt is computed: KV, then the first token. `fill` reads KV."""
+    """What there is to send, filled while the prompt is computed: KV, found by `data`, then the first token."""
 
     outgoing: Outgoing
-    size_of: Callable[[Slab], int]
-    fill: Fill
+    data: Callable[[Slab], SlabData]
     first: types_pb2.GeneratedToken | None = None
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     sent_bytes: int = 0
@@ -43,7 +41,7 @@ class PushSession:
     `lease_end` is when the receiver's lease ends if nothing more is heard: the event loop's time in seconds.
     """
 
-    def __init__(self, supply: Supply, link: Link, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, supply: Supply, link: PushLink, answer_s: float = ANSWER_S) -> None:
         self._supply = supply
         self._link = link
         self._answer_s = answer_s
@@ -98,14 +96,13 @@ class PushSession:
                 await supply.changed.wait()
 
     async def _send_chunk(self) -> None:
-        slab = self._supply.outgoing.take()
+        slab = self._supply.outgoing.take(self._outbox.most_bytes)
         if slab is None:
             return
-        size = self._supply.size_of(slab)
         self._seq += 1
-        frame = await self._outbox.pack(_chunk(slab, self._seq), size, lambda out: self._supply.fill(slab, out))
+        frame = await self._outbox.pack(chunk_of(slab, self._seq), lambda: self._supply.data(slab))
         self._unanswered.append(self._seq)
-        self._supply.sent_bytes += size
+        self._supply.sent_bytes += self._supply.outgoing.size_of(slab)
         await self._transmit(frame)
 
     async def _commit(self, first: types_pb2.GeneratedToken) -> None:
@@ -154,13 +151,3 @@ class PushSession:
         # The stream keeps its order: what came before the first token was received by now, or never will be.
         self._settle(self._seq)
         self._supply.outgoing.resend(map(slab_of, incomplete.missing))
-
-
-def _chunk(slab: Slab, seq: int) -> kv_pb2.KvChunk:
-    return kv_pb2.KvChunk(
-        first_block=slab.first_block,
-        num_blocks=slab.num_blocks,
-        first_layer=slab.first_layer,
-        num_layers=slab.num_layers,
-        seq=seq,
-    )

@@ -54,8 +54,9 @@ class Staging:
         self._map = mmap.mmap(self._fd, 0)
         self._token = secrets.token_bytes(32)
         self._map[: len(self._token)] = self._token
-        self._free: asyncio.Queue[int] = asyncio.Queue()
-        for slot in range(num_slots):
+        # The slot used last goes first: few slots are ever touched, and those stay in the caches.
+        self._free: asyncio.LifoQueue[int] = asyncio.LifoQueue()
+        for slot in reversed(range(num_slots)):
             self._free.put_nowait(slot)
         self.num_slots = num_slots
 

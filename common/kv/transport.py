@@ -1,11 +1,10 @@
-"""What a worker pushes KV with: streams to peers, and staging memory for those on the same host."""
+"""How a worker's KV leaves it: in the stream, or through staging memory for peers on the same host."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from common.engine.layout import KvLayout
-from common.kv.links import Links
 from common.kv.paths import InlineOutbox, Outbox, StagedOutbox
 from common.kv.staging import KvTransport, Staging
 from common.kv.wire import CHUNK_BYTES
@@ -17,7 +16,6 @@ from triptych.v1 import kv_pb2
 class Transport:
     """One for all transfers of a process. `mode` auto: shared memory where the receiver can map it, else the stream."""
 
-    links: Links
     layout: KvLayout
     mode: KvTransport = "auto"
     chunk_bytes: int = CHUNK_BYTES

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-import numpy as np
-
-from common.engine.kv_cache import KvCache
 from common.engine.layout import KvLayout
+from triptych.errors import FailedPreconditionError
 from triptych.v1 import kv_pb2, types_pb2
 
 LAYOUT_VERSION = 1
 """Rises whenever the bytes of a block change their meaning."""
 
-CHUNK_BYTES = 1 << 20
-"""Aim of a chunk; loopback throughput is best at 1 to 2 MiB, and far below the message limit."""
-
-CHECKSUM_ROW_BYTES = 1024
+CHUNK_BYTES = 4 << 20
+"""Most of a chunk, unless one block of one layer is larger; far below the message limit."""
 
 
 def layout_to_proto(layout: KvLayout) -> types_pb2.KvLayout:
@@ -31,6 +26,13 @@ def layout_to_proto(layout: KvLayout) -> types_pb2.KvLayout:
         head_dim=layout.head_dim,
         block_size=layout.block_size,
     )
+
+
+def require_layout(ours: KvLayout, theirs: types_pb2.KvLayout) -> None:
+    """FailedPreconditionError unless a peer's blocks are laid out as ours."""
+    expected = layout_to_proto(ours)
+    if theirs != expected:
+        raise FailedPreconditionError(f"KV layouts differ: here {{{expected}}}, at the peer {{{theirs}}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +112,12 @@ def slab_of(message: kv_pb2.KvChunk | kv_pb2.KvRange) -> Slab:
     return Slab(message.first_layer, message.num_layers, message.first_block, message.num_blocks)
 
 
-def checksum(data: bytes | memoryview) -> int:
-    """The checksum that `KvChunk.crc32` documents, several times faster than a plain CRC; 32 bits."""
-    whole = len(data) // CHECKSUM_ROW_BYTES * CHECKSUM_ROW_BYTES
-    rows = np.frombuffer(data, dtype="<u8", count=whole // 8).reshape(-1, CHECKSUM_ROW_BYTES // 8)
-    return zlib.crc32(memoryview(data)[whole:], zlib.crc32(np.add.reduce(rows, axis=1).data))
-
-
-def read_slab(slab: Slab, cache: KvCache, blocks: Sequence[int], out: memoryview) -> None:
-    """Copy `slab`'s KV into `out`, layer after layer; `blocks` are the pool numbers of its blocks."""
-    stride = slab.num_blocks * cache.layout.bytes_per_layer_block
-    for index, layer in enumerate(slab.layers):
-        cache.export_into(layer, blocks, out[index * stride : (index + 1) * stride])
-
-
-def write_slab(slab: Slab, data: memoryview, cache: KvCache, blocks: Sequence[int]) -> None:
-    """Write what `read_slab` gave into the pool blocks `blocks`. The caller has checked the size."""
-    stride = slab.num_blocks * cache.layout.bytes_per_layer_block
-    for index, layer in enumerate(slab.layers):
-        cache.load(layer, blocks, data[index * stride : (index + 1) * stride])
+def chunk_of(slab: Slab, seq: int) -> kv_pb2.KvChunk:
+    """A chunk's message without its bytes."""
+    return kv_pb2.KvChunk(
+        first_block=slab.first_block,
+        num_blocks=slab.num_blocks,
+        first_layer=slab.first_layer,
+        num_layers=slab.num_layers,
+        seq=seq,
+    )

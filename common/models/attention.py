@@ -18,8 +18,10 @@ ATTENTION_NAME = "triptych_paged"
 class Attention(Protocol):
     """Attention of one packed forward, asked once per layer in order."""
 
-    def attend(self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        """Attend T packed tokens, each to its own sequence's past and itself.
+    def attend(
+        self, layer_idx: int, query: Tensor, key: Tensor, value: Tensor, scaling: float, window: int | None = None
+    ) -> Tensor:
+        """Attend T packed tokens, each to its own sequence's past and itself, the last `window` tokens of it if set.
 
         `query` is (heads, T, head_dim), `key` and `value` are (kv_heads, T, head_dim), all after rotary embedding.
         Returns (T, heads, head_dim) in the dtype of `query`.
@@ -32,7 +34,7 @@ def _attend(
     """What transformers calls: (1, heads, T, head_dim) in, (1, T, heads, head_dim) out."""
     attention: Attention = kwargs["triptych_attention"]
     layer_idx: int = module.layer_idx  # type: ignore[assignment]
-    attended = attention.attend(layer_idx, query[0], key[0], value[0], kwargs["scaling"])
+    attended = attention.attend(layer_idx, query[0], key[0], value[0], kwargs["scaling"], kwargs.get("sliding_window"))
     return attended[None], None
 
 

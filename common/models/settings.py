@@ -31,7 +31,7 @@ class TextSettings:
         """Read them from the config of the whole checkpoint; CheckpointError for what we cannot compute."""
         check_servable(config, model_dir)
         text = config.text_config
-        _check_window(text, model_dir)
+        _check_attention(text, model_dir)
         _check_rope(text, model_dir)
         return cls(
             num_layers=text.num_hidden_layers,
@@ -57,23 +57,21 @@ def check_servable(config: Any, model_dir: Path) -> None:
         raise CheckpointError(f"{model_dir} is quantised; only float32, float16 and bfloat16 weights are supported")
 
 
-def _check_window(text: Any, model_dir: Path) -> None:
-    """Sliding windows are not computed, which is right only while no sequence can outgrow the window."""
-    window = getattr(text, "sliding_window", None)
-    layer_types = getattr(text, "layer_types", None) or ()
-    slides = "sliding_attention" in layer_types or text.model_type == "mistral"
-    if slides and window is not None and window < text.max_position_embeddings:
-        raise CheckpointError(
-            f"{model_dir}: attention in windows of {window} tokens is not supported; lower max_position_embeddings "
-            f"from {text.max_position_embeddings} to {window} to serve shorter sequences exactly"
-        )
+def _check_attention(text: Any, model_dir: Path) -> None:
+    """What paged attention does not compute: soft caps, and text that attends forward."""
+    for setting in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
+        if getattr(text, setting, None):
+            raise CheckpointError(f"{model_dir}: {setting} is not supported")
 
 
 def _check_rope(text: Any, model_dir: Path) -> None:
     """These kinds rescale by the longest sequence of a call, so a packed batch would change everyone's answer."""
-    kind = (getattr(text, "rope_parameters", None) or {}).get("rope_type", "default")
-    if kind in ("dynamic", "longrope"):
-        raise CheckpointError(f"{model_dir}: rotary embeddings of type {kind!r} are not supported")
+    parameters = getattr(text, "rope_parameters", None) or {}
+    # Gemma 3 has one set for each type of layer.
+    by_layer = [each for each in parameters.values() if isinstance(each, dict)]
+    for kind in (each.get("rope_type", "default") for each in by_layer or [parameters]):
+        if kind in ("dynamic", "longrope"):
+            raise CheckpointError(f"{model_dir}: rotary embeddings of type {kind!r} are not supported")
 
 
 def _eos_token_ids(config: Any, model_dir: Path) -> tuple[int, ...]:

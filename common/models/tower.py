@@ -16,7 +16,7 @@ from common.families.registry import load_family
 from common.models.fingerprint import model_fingerprint
 from common.models.loading import load_stage, resident_bytes
 from common.models.settings import check_servable
-from common.models.vision import Features, LlavaVision, QwenVision, build_vision
+from common.models.vision import Features, Vision, build_vision
 from common.models.weights import Stage, stored_tensors
 
 
@@ -36,7 +36,7 @@ class Prepared:
 class Tower:
     """A loaded vision half. It keeps no state between calls; `preprocess` is safe to run in many threads."""
 
-    def __init__(self, module: QwenVision | LlavaVision, family: Family, hidden_size: int, fingerprint: str) -> None:
+    def __init__(self, module: Vision, family: Family, hidden_size: int, fingerprint: str) -> None:
         self._module = module
         parameter = next(module.parameters())
         self.family = family

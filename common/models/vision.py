@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
+from transformers.models.gemma3.modeling_gemma3 import Gemma3MultiModalProjector
 from transformers.models.llava.modeling_llava import LlavaMultiModalProjector
 from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VisionTransformerPretrainedModel
 
@@ -57,9 +58,28 @@ class LlavaVision(nn.Module):
         return [{"embeddings": rows.clone()} for rows in self.multi_modal_projector(selected)]
 
 
-def build_vision(config: Any) -> QwenVision | LlavaVision:
+class GemmaVision(nn.Module):
+    """A SigLIP tower and Gemma 3's projector, which averages squares of patches."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        make: Any = AutoModel.from_config
+        self.vision_tower: PreTrainedModel = make(config.vision_config, attn_implementation="sdpa")
+        self.multi_modal_projector = Gemma3MultiModalProjector(config)
+
+    def forward(self, pixels: Sequence[Tensor], layouts: Sequence[ImageLayout]) -> list[Features]:
+        """`pixels` are (3, side, side) each."""
+        states = self.vision_tower(torch.stack(tuple(pixels))).last_hidden_state
+        return [{"embeddings": rows.clone()} for rows in self.multi_modal_projector(states)]
+
+
+Vision = QwenVision | LlavaVision | GemmaVision
+
+
+def build_vision(config: Any) -> Vision:
     """The module of the config's family, on the current default device."""
-    return LlavaVision(config) if config.model_type == "llava" else QwenVision(config)
+    kinds: dict[str, type[Vision]] = {"llava": LlavaVision, "gemma3": GemmaVision}
+    return kinds.get(config.model_type, QwenVision)(config)
 
 
 def _split(maps: Features, lengths: list[int]) -> list[Features]:

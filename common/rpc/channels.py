@@ -5,18 +5,20 @@ from __future__ import annotations
 import grpc
 
 from triptych.channel import open_channel
+from triptych.tls import Tls
 
 
 class Channels:
     """Opens a channel at first use. A peer that restarts on its address is reconnected to by gRPC itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._tls = tls
         self._open: dict[str, grpc.aio.Channel] = {}
 
     def get(self, address: str) -> grpc.aio.Channel:
         """The channel to `host:port`."""
         if address not in self._open:
-            self._open[address] = open_channel(address)
+            self._open[address] = open_channel(address, self._tls)
         return self._open[address]
 
     async def forget(self, address: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
+from common.tracing import adopt
 from triptych.errors import InternalError, TriptychError
 from triptych.status import to_metadata
 
@@ -30,6 +31,7 @@ async def _abort(context: Context, error: Exception, method: str) -> None:
 
 def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:
     async def call(request: Any, context: Context) -> Any:
+        adopt(context.invocation_metadata() or ())
         try:
             return await inner(request, context)
         except grpc.aio.AbortError:
@@ -42,6 +44,7 @@ def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[
 
 def _guard_stream(inner: Streaming, method: str) -> Streaming:
     async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+        adopt(context.invocation_metadata() or ())
         try:
             # Closed by hand, so that a cancelled call frees what it holds now and not at some later collection.
             async with contextlib.aclosing(inner(request, context)) as responses:

@@ -29,8 +29,8 @@ _FILES = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _OPTIONS = _FILES | {"ssl_check_hostname"}
 
 
-class _SentinelPool(SentinelConnectionPool):
-    """Closes the connections to the sentinels, too."""
+class _SentinelPool(SentinelConnectionPool, BlockingConnectionPool):
+    """Waits for a free connection like every pool here, and closes the connections to the sentinels, too."""
 
     async def aclose(self) -> None:
         await super().aclose()
@@ -91,6 +91,7 @@ def _sentinel_pool(parts: SplitResult) -> ConnectionPool:
         username=unquote(user) or None,
         password=unquote(password) or None,
         db=int(database or 0),
+        timeout=TIMEOUT_S,
         **_common(),
         **tls,
     )

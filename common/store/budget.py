@@ -1,4 +1,4 @@
-"""How much of the shared store embeddings may take, which of them go first, and what happened."""
+"""How much of the shared store embeddings may take, and which of them go first."""
 
 from __future__ import annotations
 
@@ -25,21 +25,6 @@ class Budget:
     def lease_ms(self) -> int:
         """`lease_s` as Redis wants it."""
         return round(self.lease_s * 1000)
-
-
-@dataclass
-class StoreCounters:
-    """What happened in this process so far; `bytes` is the store's fill after the last write, of all processes."""
-
-    hits: int = 0
-    memory_hits: int = 0
-    misses: int = 0
-    waits: int = 0
-    evictions: int = 0
-    refused: int = 0
-    corrupt: int = 0
-    write_errors: int = 0
-    bytes: int = 0
 
 
 @dataclass(frozen=True)

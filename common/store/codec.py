@@ -11,15 +11,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from ctypes import Array, c_ubyte
 from typing import Any
 
+import numpy as np
 import torch
-from blake3 import blake3
 from torch import Tensor
 
-from triptych.errors import InternalError, TriptychError
+from common.store.packed import CHECKSUM_BYTES, Packed, checksum_of
+from triptych.errors import TriptychError
 
-CHECKSUM_BYTES = 32
 # Enough for dozens of tensors; what `check_head` needs to see.
 HEAD_BYTES = 4096
 _LENGTH_BYTES = 8
@@ -39,52 +40,64 @@ class BadValueError(TriptychError):
     """A stored value is damaged or belongs to something else; it is treated as a miss and never leaves the store."""
 
 
-def pack(key: str, tensors: Mapping[str, Tensor]) -> bytes:
-    """The value of `key`; every tensor has the picture's tokens as rows, (tokens, ...).
+def pack(key: str, tensors: Mapping[str, Tensor], rows: int | None = None) -> Packed:
+    """The value of `key`; every tensor has the picture's tokens as rows, (tokens, ...), and does not change any more.
 
-    What `safetensors.torch.save` writes, with one copy of the data instead of three.
+    What `safetensors.torch.save` writes. BadValueError when `unpack` could not read it.
     """
     names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    parts = [_bytes(tensors[name]) for name in names]
+    text = _header_text(key, {name: tensors[name] for name in names})
+    head = len(text).to_bytes(_LENGTH_BYTES, "little") + text
+    packed = Packed((head, *(_bytes(tensors[name]) for name in names)))
+    check_head(key, (bytes(CHECKSUM_BYTES) + head)[:HEAD_BYTES], len(packed), rows)
+    return packed
+
+
+def _header_text(key: str, tensors: Mapping[str, Tensor]) -> bytes:
     header: dict[str, Any] = {"__metadata__": {"key": key}}
     end = 0
-    for name, part in zip(names, parts, strict=True):
-        start, end = end, end + len(part)
-        kind, shape = _NAMES[tensors[name].dtype], list(tensors[name].shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [start, end]}
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _NAMES:
+            raise BadValueError("dtype")
+        start, end = end, end + tensor.nbytes
+        header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % _LENGTH_BYTES)
-    if CHECKSUM_BYTES + _LENGTH_BYTES + len(text) > HEAD_BYTES:
-        raise InternalError("an embedding has too many tensors for the store's format")
-    pieces: list[bytes | memoryview[int]] = [len(text).to_bytes(_LENGTH_BYTES, "little"), text, *parts]
-    hasher = blake3()
-    for piece in pieces:
-        hasher.update(piece)
-    return b"".join([hasher.digest(), *pieces])
+    return text + b" " * (-len(text) % _LENGTH_BYTES)
 
 
-def unpack(key: str, value: bytes, rows: int | None = None) -> dict[str, Tensor]:
-    """The tensors, on the CPU; BadValueError unless checksum, key and (if given) number of rows are right."""
+def unpack(key: str, value: bytes, rows: int | None = None, checksum: bytes | None = None) -> dict[str, Tensor]:
+    """The tensors, on the CPU; BadValueError unless checksum, key and (if given) number of rows are right.
+
+    They are views of `value`, which nobody may change, and keep it alive. `checksum` is that of
+    what follows the first 32 bytes, if the caller has computed it.
+    """
     check_head(key, value[:HEAD_BYTES], len(value), rows)
-    if blake3(memoryview(value)[CHECKSUM_BYTES:]).digest() != value[:CHECKSUM_BYTES]:
+    if (checksum or checksum_of([memoryview(value)[CHECKSUM_BYTES:]])) != value[:CHECKSUM_BYTES]:
         raise BadValueError("checksum")
     header, start = _header(value[:HEAD_BYTES])
     header.pop("__metadata__")
-    # The one copy: tensors want memory that may be written to.
-    data = bytearray(memoryview(value)[start:])
+    data = _borrowed(value, start)
     try:
         return {name: _tensor(data, **tensor) for name, tensor in header.items()}
     except (TypeError, KeyError, ValueError, RuntimeError) as exc:
         raise BadValueError("format") from exc
 
 
-def _bytes(tensor: Tensor) -> memoryview[int]:
+def _bytes(tensor: Tensor) -> memoryview:
     """The data of a CPU tensor, not copied when it is contiguous."""
-    data: memoryview[int] = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
+    data: memoryview = tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
     return data
 
 
-def _tensor(data: bytearray, dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Tensor:
+def _borrowed(value: bytes, start: int) -> Array[c_ubyte]:
+    # torch wants memory that may be written to; nobody writes, so the copy into fresh memory, which takes longer than
+    # the checksum, is saved.
+    data = (c_ubyte * (len(value) - start)).from_address(np.frombuffer(value, np.uint8).ctypes.data + start)
+    vars(data)["owner"] = value
+    return data
+
+
+def _tensor(data: Array[c_ubyte], dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Tensor:
     kind = _DTYPES[dtype]
     start, end = data_offsets
     count = math.prod(shape)

@@ -40,6 +40,11 @@ class Directory:
         """Readings of entries that were no description of their worker."""
         return self._view.malformed
 
+    @property
+    def up(self) -> bool:
+        """Whether the last reading succeeded."""
+        return self._up
+
     async def changed(self) -> None:
         """Return after the next change of `workers()`."""
         await self._changed.wait()

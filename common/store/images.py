@@ -17,12 +17,16 @@ BLOB_TTL_S = 3600.0
 
 @dataclass(frozen=True)
 class StoredImage:
-    """What is known of an uploaded picture; `width` and `height` are upright pixels."""
+    """What is known of an uploaded picture; `width` and `height` are upright pixels.
+
+    `look` is its perceptual hash, "" where an earlier release wrote the record. It is for reports only.
+    """
 
     digest: str
     image_id: str
     width: int
     height: int
+    look: str = ""
 
 
 class ImageStore:
@@ -91,7 +95,8 @@ def _unpack(scope: str, name: str, value: bytes | None) -> StoredImage | None:
 
 
 def _checked(content: Mapping[str, object]) -> StoredImage | None:
-    kinds = {"digest": str, "image_id": str, "width": int, "height": int}
+    kinds = {"digest": str, "image_id": str, "width": int, "height": int, "look": str}
+    content = {"look": "", **content}
     if set(content) != {field.name for field in fields(StoredImage)}:
         return None
     if not all(type(content[name]) is kind for name, kind in kinds.items()):

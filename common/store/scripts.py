@@ -4,7 +4,7 @@ All of them share one hash tag, so that a byte budget can be kept: what is accou
 cluster all embeddings are therefore on one node; entries that a script evicts are in the slot of its declared keys.
 
 Every script begins with KEYS recency (sorted set: key -> microsecond of its last use), sizes (hash: key -> bytes, and
-their `total`) and value, and ARGV key.
+their `total`) and value, and ARGV key. `lives` (hash: key -> milliseconds) has for how long each was written.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ local function forget(name)
   local size = redis.call('HGET', sizes, name)
   if size then redis.call('HINCRBY', sizes, 'total', -size) end
   redis.call('HDEL', sizes, name)
+  redis.call('HDEL', '@lives', name)
   redis.call('ZREM', recency, name)
 end
 local function enter(name, size, ttl_ms)
@@ -36,8 +37,8 @@ local function enter(name, size, ttl_ms)
     redis.call('HINCRBY', sizes, 'total', size)
   end
   redis.call('ZADD', recency, now(), name)
-  live(recency, ttl_ms)
-  live(sizes, ttl_ms)
+  redis.call('HSET', '@lives', name, ttl_ms)
+  for _, index in ipairs({recency, sizes, '@lives'}) do live(index, ttl_ms) end
 end
 local function lease(request, ttl_ms)
   if request == '' then return end
@@ -94,10 +95,12 @@ if redis.call('GET', KEYS[4]) == ARGV[2] then
 end
 return 'busy'
 """)
-# KEYS: owner, staged; ARGV: owner, life in ms, budget, whether leased entries stay, request, its lease in ms.
+# KEYS: owner, staged; ARGV: owner, life in ms, budget, whether leased entries stay, request, its lease in ms, checksum
+# (of a staged value that lacks it, else '').
 # Nothing is evicted in vain: first the victims are found, and they go only if that makes enough room.
 COMMIT = _script("""
 local size, budget = redis.call('STRLEN', KEYS[5]), tonumber(ARGV[4])
+if size == 0 then return redis.error_reply('NOVALUE nothing was staged') end
 heal()
 purge()
 redis.call('DEL', value)
@@ -118,6 +121,7 @@ if free >= size then
     evicted = evicted + redis.call('DEL', '@value:' .. name)
     forget(name)
   end
+  if ARGV[8] ~= '' then redis.call('SETRANGE', KEYS[5], 0, ARGV[8]) end
   redis.call('RENAME', KEYS[5], value)
   redis.call('PEXPIRE', value, ARGV[3])
   enter(key, size, ARGV[3])
@@ -129,16 +133,18 @@ end
 if redis.call('GET', KEYS[4]) == ARGV[2] then redis.call('DEL', KEYS[4]) end
 return {stored, evicted, total()}
 """)
-# ARGV: life in ms, request whose lease ends (or ''). The bytes of the value, 0 when it is not there.
+# ARGV: life in ms (0: that for which it was written), request whose lease ends (or ''). The bytes of the value, 0 when
+# it is not there.
 TOUCH = _script("""
-local size = redis.call('STRLEN', value)
+local size, ttl_ms = redis.call('STRLEN', value), ARGV[2]
+if ttl_ms == '0' then ttl_ms = redis.call('HGET', '@lives', key) or redis.call('PTTL', value) end
 if ARGV[3] ~= '' then redis.call('ZREM', '@lease:' .. key, ARGV[3]) end
 if size == 0 then
   forget(key)
   return 0
 end
-redis.call('PEXPIRE', value, ARGV[2])
-enter(key, size, ARGV[2])
+redis.call('PEXPIRE', value, ttl_ms)
+enter(key, size, ttl_ms)
 return size
 """)
 # ARGV: checksum. Only the value that was found bad: a good one may have replaced it meanwhile.

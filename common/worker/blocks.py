@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from common.engine.chunking import cut_before
 from common.engine.layout import blocks_for
 from common.engine.prefix_cache import PrefixCache
 from common.engine.sequence import Sequence
+from triptych.errors import InternalError
 
 
 class SequenceBlocks:
@@ -40,6 +42,13 @@ class SequenceBlocks:
         self.cache.share(shared)
         sequence.block_table = shared + self.cache.allocate(blocks_for(tokens, self.block_size) - len(shared))
         sequence.num_computed = len(shared) * self.block_size
+
+    def usable(self, sequence: Sequence, count: int) -> int:
+        """How many of its first `count` blocks a sequence may reuse: they never end inside an image kept whole."""
+        tokens = count * self.block_size
+        while (cut := cut_before(tokens, sequence.uncut)) != tokens:
+            tokens = cut // self.block_size * self.block_size
+        return tokens // self.block_size
 
     def can_grow(self, sequence: Sequence, tokens: int) -> bool:
         """True if `grow` would find room now."""
@@ -76,11 +85,23 @@ class SequenceBlocks:
             self._doomed.remove(sequence)
             self.free(sequence)
 
+    def validate(self, sequences: Iterable[Sequence]) -> None:
+        """InternalError unless what these will still write is theirs alone. O(pool): for tests, between steps.
+
+        Blocks that are shared or findable are complete, so sharing needs no copy on write: nobody writes there again.
+        """
+        self.cache.validate()
+        for sequence in sequences:
+            rest = sequence.block_table[sequence.num_computed // self.block_size :]
+            if shared := [block for block in rest if not self.cache.is_private(block)]:
+                raise InternalError(f"blocks {shared[:8]} of {sequence.request_id} are shared and not complete")
+
     def _match(self, sequence: Sequence, reuse: int) -> list[int]:
         if sequence.chain is None:
             return []
         self._extend(sequence, reuse)
-        return self.cache.match(sequence.chain.hashes[: reuse // self.block_size])
+        found = self.cache.match(sequence.chain.hashes[: reuse // self.block_size])
+        return found[: self.usable(sequence, len(found))]
 
     def _extend(self, sequence: Sequence, tokens: int) -> None:
         chain = sequence.chain

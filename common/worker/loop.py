@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
@@ -36,6 +37,7 @@ class StepLoop(Generic[Work, Result]):
         self._wake = asyncio.Event()
         self._thread = thread
         self._task: asyncio.Task[None] | None = None
+        self._began_s: float | None = None
 
     def start(self) -> None:
         """Begin; needs a running event loop."""
@@ -45,6 +47,15 @@ class StepLoop(Generic[Work, Result]):
     def wake(self) -> None:
         """There may be work."""
         self._wake.set()
+
+    def alive(self, stall_s: float) -> bool:
+        """False once the loop has ended, or while one step runs for longer than `stall_s` seconds.
+
+        Being busy is a sequence of steps, and waiting for work is none: neither counts.
+        """
+        began = self._began_s
+        running = self._task is not None and not self._task.done()
+        return running and (began is None or time.monotonic() - began < stall_s)
 
     async def close(self) -> None:
         """Stop after the running step."""
@@ -64,7 +75,7 @@ class StepLoop(Generic[Work, Result]):
 
     async def _step(self, work: Work) -> None:
         try:
-            result = await asyncio.get_running_loop().run_in_executor(self._thread, self._execute, work)
+            result = await asyncio.get_running_loop().run_in_executor(self._thread, self._timed, work)
             self._apply(work, result)
         except TriptychError as error:
             self._fail(work, error)
@@ -72,6 +83,14 @@ class StepLoop(Generic[Work, Result]):
             # One bad step must not take the worker down: its requests fail, the rest go on.
             log.exception("a step failed")
             self._fail(work, InternalError("the engine failed on this request; see the worker's log"))
+
+    def _timed(self, work: Work) -> Result:
+        # Here, in the thread: waiting for another engine's step is not ours.
+        self._began_s = time.monotonic()
+        try:
+            return self._execute(work)
+        finally:
+            self._began_s = None
 
 
 def _stop_process(task: asyncio.Task[None]) -> None:

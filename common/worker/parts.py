@@ -14,12 +14,15 @@ from common.engine.probe import StepLimits
 from common.engine.runner import ModelRunner
 from common.families import load_family
 from common.families.base import Family
+from common.grammar import GrammarCompiler
 from common.models.language import LanguageModel
 from common.worker.blocks import SequenceBlocks
 from common.worker.settings import WorkerSettings
 
 CPU_BUDGET_BYTES = 1 << 30
 GPU_SHARE = 0.9
+LARGEST_SIDE = 8000
+"""Pixels of a side of a picture that every image processor scales down to the most it lets through."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Parts:
     blocks: SequenceBlocks
     plan: PoolPlan
     context_length: int
+    grammars: GrammarCompiler
 
     @property
     def cache(self) -> KvCache:
@@ -51,11 +55,19 @@ def load_parts(settings: WorkerSettings, step_tokens: int, step_sequences: int) 
     model = LanguageModel.load(settings.model, dtype=getattr(torch, settings.dtype), device=device)
     context = min(model.max_positions, settings.context_length or model.max_positions)
     layout = kv_layout(model, settings.block_size)
-    limits = StepLimits(step_tokens, step_sequences, context, family.position_rows)
+    limits = StepLimits(_largest_chunk(family, step_tokens), step_sequences, context, family.position_rows)
     plan = plan_pool(model, layout, limits, budget_bytes=_budget(settings, device), blocks=settings.blocks)
     cache = KvCache(layout, plan.blocks, device)
     blocks = SequenceBlocks(PrefixCache(BlockPool(plan.blocks)), settings.block_size)
-    return Parts(settings, family, model, ModelRunner(model, cache), blocks, plan, context)
+    grammars = GrammarCompiler(settings.model, model.vocab_size, model.eos_token_ids)
+    return Parts(settings, family, model, ModelRunner(model, cache), blocks, plan, context, grammars)
+
+
+def _largest_chunk(family: Family, step_tokens: int) -> int:
+    """An image that must not be cut is computed in one step, however small steps are. Decode computes no images."""
+    if step_tokens == 1 or family.image_attention_is_causal:
+        return step_tokens
+    return max(step_tokens, family.layout(LARGEST_SIDE, LARGEST_SIDE).tokens)
 
 
 def _budget(settings: WorkerSettings, device: torch.device) -> int:

@@ -6,18 +6,23 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from typing import Protocol, TypeAlias
 
 from common.kv.wire import layout_to_proto
+from common.metrics.page import open_metrics
+from common.metrics.registry import Metrics
+from common.metrics.series import Series
 from common.rpc.channels import Channels
 from common.rpc.server import RpcServer
 from common.rpc.worker import FULL_NAME, WorkerServicer
 from common.store.client import connect
 from common.store.registry import Registration
+from common.worker.liveness import Liveness
+from common.worker.metrics import worker_series
 from common.worker.parts import Parts
 from triptych.v1 import worker_pb2, worker_pb2_grpc
 
@@ -39,6 +44,9 @@ class Stage(Protocol):
     def describe(self, info: worker_pb2.WorkerInfo) -> None:
         """Complete the worker's description with what this stage holds."""
 
+    def alive(self, stall_s: float) -> bool:
+        """False when the engine has stopped or has been in one step for `stall_s` seconds."""
+
     async def close(self) -> None:
         """Stop the engine; running requests have ended or been cancelled."""
 
@@ -49,9 +57,10 @@ class Site:
     def __init__(self, parts: Parts) -> None:
         self.parts = parts
         self.redis = connect(parts.settings.redis_url)
-        self.channels = Channels()
+        self.channels = Channels(parts.settings.client_tls)
         self.instance_id = secrets.token_hex(16)
-        self.address = ""
+        self.address = self.metrics_address = ""
+        self.metrics = Metrics()
         self.thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
 
     async def close(self) -> None:
@@ -91,12 +100,16 @@ class WorkerProcess:
         self._stages = self._build(self._site)
         for stage in self._stages.values():
             self._stack.push_async_callback(stage.close)
+        self._site.metrics.add(self._series)
         await self._serve()
         for role, stage in self._stages.items():
             stage.start()
             registration = Registration(self._site.redis, partial(self._info, role))
             self._stack.push_async_callback(registration.close)
             registration.start()
+        liveness = Liveness(self._server, self._stages.values(), parts.settings.engine_stall_s)
+        self._stack.push_async_callback(liveness.close)
+        liveness.start()
 
     async def stop(self) -> None:
         """Leave the registry, let running calls end within the grace, close the rest."""
@@ -105,18 +118,26 @@ class WorkerProcess:
 
     async def _serve(self) -> None:
         settings = self._site.parts.settings
-        server = RpcServer(settings.host, settings.port)
+        instances = [self._instance_id(role) for role in self._stages]
+        self._server = server = RpcServer(settings.host, settings.port, instances, settings.server_tls)
         for stage in self._stages.values():
             stage.register(server)
-        worker = WorkerServicer(partial(self._info, next(iter(self._stages))), self._load_now, self._drain)
+        info, cache = partial(self._info, next(iter(self._stages))), self._site.parts.blocks.cache
+        worker = WorkerServicer(info, self._load_now, self._drain, cache, instances)
         server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker, FULL_NAME)
         self._site.address = settings.address(await server.start())
         self._stack.push_async_callback(server.drain, settings.drain_grace_s)
+        self._stack.push_async_callback(worker.leave)
+        self._site.metrics_address = await open_metrics(settings, self._site.metrics, self._stack)
         await server.set_ready(True)
         log.info("listening on %s", self._site.address)
 
     def _drain(self) -> None:
         self._draining = True
+
+    def _series(self) -> Iterable[Series]:
+        loads = {_stage_name(role): stage.load() for role, stage in self._stages.items()}
+        return worker_series(self._site.parts.blocks.cache, loads)
 
     def _load_now(self) -> worker_pb2.GetLoadResponse:
         """Requests and tokens of all stages; the blocks are the pool's, which they share."""
@@ -132,20 +153,27 @@ class WorkerProcess:
             total.preemptions += load.preemptions
         return total
 
+    def _instance_id(self, role: Role) -> str:
+        return f"{_stage_name(role)}-{self._site.instance_id}"
+
     def _info(self, role: Role) -> worker_pb2.WorkerInfo:
         site, parts = self._site, self._site.parts
-        name = worker_pb2.WorkerRole.Name(role).removeprefix("WORKER_ROLE_").lower()
         info = worker_pb2.WorkerInfo(
-            instance_id=f"{name}-{site.instance_id}",
+            instance_id=self._instance_id(role),
             role=role,
             address=site.address,
             model=parts.settings.served_name,
             dtype=parts.settings.dtype,
             version=version("triptych"),
             draining=self._draining,
+            metrics_address=site.metrics_address,
         )
         self._stages[role].describe(info)
         return info
+
+
+def _stage_name(role: Role) -> str:
+    return worker_pb2.WorkerRole.Name(role).removeprefix("WORKER_ROLE_").lower()
 
 
 def describe_language(info: worker_pb2.WorkerInfo, parts: Parts) -> None:

@@ -8,6 +8,7 @@ from common.engine.sampler import SampledToken
 from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
 from common.families.base import ImageSpan
+from common.grammar import GrammarState, Language
 from common.identity.blocks import BlockChain, KeyedSpan, block_root
 from common.kv.wire import LAYOUT_VERSION
 from common.worker.parts import Parts
@@ -35,6 +36,7 @@ def to_params(sampling: types_pb2.SamplingParams) -> SamplingParams:
         **{name: given[name] for name in _OPTIONAL if name in given},
         stop_token_ids=frozenset(sampling.stop_token_ids),
         ignore_eos=sampling.ignore_eos,
+        sample_index=sampling.choice_index,
         logprobs=given.get("top_logprobs"),
     )
 
@@ -42,18 +44,39 @@ def to_params(sampling: types_pb2.SamplingParams) -> SamplingParams:
 def to_sequence(
     request_id: str, prompt: types_pb2.Prompt, sampling: types_pb2.SamplingParams, parts: Parts
 ) -> Sequence:
-    """A sequence ready to be scheduled. InvalidArgumentError for spans or token ids that make no sense."""
+    """A sequence ready to be scheduled, with the answer so far if it began elsewhere.
+
+    InvalidArgumentError for spans, token ids or counts that make no sense.
+    """
     token_ids = list(prompt.token_ids)
+    length = len(token_ids) - prompt.generated
     spans = [ImageSpan(span.offset, span.length, tuple(span.grid)) for span in prompt.images]
-    _check(token_ids, spans, parts.model.vocab_size)
+    _check(token_ids, spans, length, parts.model.vocab_size)
+    params = _params(sampling, prompt.generated)
     return Sequence(
         request_id=request_id,
-        prompt_ids=token_ids,
-        positions=parts.family.positions(len(token_ids), spans),
-        params=to_params(sampling),
+        prompt_ids=token_ids[:length],
+        positions=parts.family.positions(length, spans),
+        params=params,
         images=tuple(spans),
+        whole_images=not parts.family.image_attention_is_causal,
+        output_ids=token_ids[length:],
         chain=_chain(prompt, parts),
+        grammar=_grammar(sampling, parts),
     )
+
+
+async def prepare_grammar(sampling: types_pb2.SamplingParams, parts: Parts) -> None:
+    """Compile the request's grammar, if any, off the event loop, so that `to_sequence` finds it ready.
+
+    InvalidArgumentError for one that cannot be enforced.
+    """
+    if sampling.HasField("grammar"):
+        await parts.grammars.prepare(Language.of(sampling.grammar))
+
+
+def _grammar(sampling: types_pb2.SamplingParams, parts: Parts) -> GrammarState | None:
+    return parts.grammars.state(Language.of(sampling.grammar)) if sampling.HasField("grammar") else None
 
 
 def _chain(prompt: types_pb2.Prompt, parts: Parts) -> BlockChain:
@@ -65,12 +88,24 @@ def _chain(prompt: types_pb2.Prompt, parts: Parts) -> BlockChain:
     return BlockChain(root, layout.block_size, images)
 
 
-def _check(token_ids: list[int], spans: list[ImageSpan], vocab_size: int) -> None:
+def _params(sampling: types_pb2.SamplingParams, generated: int) -> SamplingParams:
+    params = to_params(sampling)
+    # All of them may be there: what was lost then is the finish.
+    if generated > params.max_tokens:
+        raise InvalidArgumentError(
+            f"{generated} of at most {params.max_tokens} tokens are there already", param="prompt.generated"
+        )
+    return params
+
+
+def _check(token_ids: list[int], spans: list[ImageSpan], length: int, vocab_size: int) -> None:
+    if length < 0:
+        raise InvalidArgumentError("more tokens are generated than there are", param="prompt.generated")
     if any(token >= vocab_size for token in token_ids):
         raise InvalidArgumentError(f"a token id is not below the vocabulary's {vocab_size}", param="prompt.token_ids")
     end = 0
     for span in spans:
-        if span.offset < end or span.length < 1 or span.offset + span.length > len(token_ids):
+        if span.offset < end or span.length < 1 or span.offset + span.length > length:
             raise InvalidArgumentError("image spans overlap or leave the prompt", param="prompt.images")
         end = span.offset + span.length
 

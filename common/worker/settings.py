@@ -7,10 +7,11 @@ from typing import Annotated
 from pydantic import ByteSize, Field
 
 from common.kv.staging import KvTransport
-from common.settings import Dtype, ServiceSettings
+from common.metrics.page import MeteredSettings
+from common.settings import Dtype
 
 
-class WorkerSettings(ServiceSettings):
+class WorkerSettings(MeteredSettings):
     """A process that holds the language model and a KV pool."""
 
     device: str = Field("cpu", description="torch device of weights and KV pool, for example cuda or cuda:1")
@@ -23,6 +24,9 @@ class WorkerSettings(ServiceSettings):
     )
     kv_transport: KvTransport = Field(
         "auto", description="how KV moves: grpc, shm (shared memory or an error), or auto: shm where it is possible"
+    )
+    engine_stall_s: Annotated[float, Field(gt=0)] = Field(
+        120.0, description="seconds that one step may take before the liveness check fails"
     )
     max_waiting: Annotated[int, Field(ge=0)] = Field(256, description="requests that may wait for KV blocks")
     context_length: Annotated[int, Field(ge=1)] | None = Field(

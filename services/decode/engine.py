@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +12,8 @@ from torch import Tensor
 from common.engine.layout import blocks_for
 from common.engine.sampler import SampledToken, sample
 from common.engine.sequence import Sequence
-from common.engine.stopping import finish_reason
-from common.kv.reservations import Reservation, Reservations
+from common.engine.stopping import failure, finish_reason
+from common.kv.reservations import INVALID, Reservation, Reservations
 from common.worker.loop import StepLoop
 from common.worker.parts import Parts
 from common.worker.prompts import from_generated, to_sequence
@@ -53,6 +52,10 @@ class DecodeEngine:
         self._loop.start()
         self._reaper = asyncio.create_task(self._expire_forever(), name="reservation-reaper")
 
+    def alive(self, stall_s: float) -> bool:
+        """See `StepLoop.alive`."""
+        return self._loop.alive(stall_s)
+
     async def close(self) -> None:
         """Stop; callers have left before."""
         if self._reaper is not None:
@@ -65,6 +68,10 @@ class DecodeEngine:
         parts = self._parts
         sequence = to_sequence(request.request_id, request.prompt, request.sampling, parts)
         job = Job(sequence)
+        if reason := finish_reason(sequence, parts.model.eos_token_ids, parts.context_length):
+            # Its answer was complete when its worker was lost; only the finish is missing.
+            job.emit(reason)
+            return job
         if job.most_tokens > parts.context_length:
             raise ContextLengthError(
                 f"prompt and max_tokens make {job.most_tokens} tokens, the context is {parts.context_length}",
@@ -80,7 +87,7 @@ class DecodeEngine:
 
     def _begin(self, reservation_id: str, first: types_pb2.GeneratedToken) -> None:
         job = self._by_reservation.pop(reservation_id)
-        held, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_prompt
+        held, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_given
         self._parts.blocks.publish(job.sequence, since=held)
         self.scheduler.activate(job)
         self._advance(job, from_generated(first))
@@ -109,7 +116,7 @@ class DecodeEngine:
     def _holder(self, reservation_id: str) -> Job:
         job = self._by_reservation.get(reservation_id)
         if job is None:
-            raise FailedPreconditionError("the KV ticket is not valid (unknown, used, cancelled or expired)")
+            raise FailedPreconditionError(INVALID)
         return job
 
     def release(self, job: Job) -> None:
@@ -125,7 +132,7 @@ class DecodeEngine:
         block_size = self._parts.blocks.block_size
         for job in self.scheduler.admit():
             held = job.sequence.num_computed // block_size
-            missing = job.sequence.block_table[held : blocks_for(job.sequence.num_prompt, block_size)]
+            missing = job.sequence.block_table[held : blocks_for(job.sequence.num_given, block_size)]
             job.reservation = self.reservations.open(missing, held, time.monotonic())
             self._by_reservation[job.reservation.id] = job
             job.emit(job.reservation)
@@ -151,8 +158,8 @@ class DecodeEngine:
             self._end(job, error)
 
     def _advance(self, job: Job, token: SampledToken) -> None:
-        if math.isnan(token.logprob):
-            self._end(job, InternalError("the model's output is not a number"))
+        if error := failure(job.sequence, token):
+            self._end(job, error)
             return
         # Only now: broken logits mean broken KV, which nobody else shall find.
         self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - 1)

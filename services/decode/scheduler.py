@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from typing import Protocol
 
 from common.engine.sequence import Sequence
 from common.worker.blocks import SequenceBlocks
+from common.worker.queue import WaitingQueue
 from services.decode.job import Job
-from triptych.errors import ContextLengthError, InternalError, ResourceExhaustedError, UnavailableError
+from triptych.errors import InternalError, UnavailableError
 
 
 class ParkingSpace(Protocol):
@@ -48,12 +48,11 @@ class DecodeScheduler:
     ) -> None:
         self._blocks = blocks
         self._parking = parking
-        self._max_waiting = max_waiting
         self._max_running = max_running
         self._watermark = watermark
         self._unused = unused
         self._arrivals = itertools.count()
-        self._waiting: deque[Job] = deque()
+        self._waiting = WaitingQueue(blocks, max_waiting, self._can_admit)
         self._reserved: set[Job] = set()
         self._running: list[Job] = []
         self._parked: list[Job] = []
@@ -72,22 +71,15 @@ class DecodeScheduler:
 
     def submit(self, job: Job) -> None:
         """Queue a job. Raises ContextLengthError if it can never fit, ResourceExhaustedError if the queue is full."""
-        if not self._blocks.can_ever_admit(job.most_tokens):
-            pool = self._blocks.cache.num_blocks * self._blocks.block_size
-            raise ContextLengthError(
-                f"prompt and max_tokens make {job.most_tokens} tokens, the KV pool holds {pool}", param="max_tokens"
-            )
-        if len(self._waiting) >= self._max_waiting and not self._can_admit(job):
-            raise ResourceExhaustedError(f"{self._max_waiting} requests are waiting for KV blocks", retry_after_s=1.0)
+        self._waiting.require_room(job.most_tokens, "prompt and max_tokens make", "max_tokens")
+        self._waiting.push(job)
         job.arrival = next(self._arrivals)
-        self._waiting.append(job)
 
     def admit(self) -> list[Job]:
         """Give blocks to waiting jobs in order, as far as they go; returns the newly reserved."""
         admitted: list[Job] = []
-        while self._waiting and self._can_admit(self._waiting[0]):
-            job = self._waiting.popleft()
-            self._blocks.admit(job.sequence, job.sequence.num_prompt, job.sequence.num_prompt - self._unused)
+        while (job := self._waiting.pop()) is not None:
+            self._blocks.admit(job.sequence, job.sequence.num_given, job.sequence.num_given - self._unused)
             self._reserved.add(job)
             admitted.append(job)
         return admitted
@@ -120,7 +112,8 @@ class DecodeScheduler:
 
     def release(self, job: Job) -> None:
         """Forget a job in whatever state and free its blocks; idempotent."""
-        for place in (self._waiting, self._running, self._parked):
+        self._waiting.discard(job)
+        for place in (self._running, self._parked):
             if job in place:
                 place.remove(job)
         self._reserved.discard(job)
@@ -129,8 +122,9 @@ class DecodeScheduler:
 
     def validate(self) -> None:
         """InternalError unless exactly the reserved and running jobs hold blocks. For tests, between steps."""
-        self._blocks.cache.validate()
-        held = {block for job in (*self._reserved, *self._running) for block in job.sequence.block_table}
+        holders = [*self._reserved, *self._running]
+        self._blocks.validate(job.sequence for job in holders)
+        held = {block for job in holders for block in job.sequence.block_table}
         if len(held) != self._blocks.cache.num_in_use:
             raise InternalError(f"{self._blocks.cache.num_in_use} blocks are in use, {len(held)} by known jobs")
 
@@ -139,7 +133,7 @@ class DecodeScheduler:
             return False
         # With nobody else there is nobody to leave room for.
         spare = self._watermark if self.num_admitted else 0
-        length = job.sequence.num_prompt
+        length = job.sequence.num_given
         return self._blocks.can_admit(job.sequence, length, length - self._unused, spare)
 
     def _resume(self) -> None:

@@ -11,7 +11,7 @@ from common.engine.sampler import SampledToken
 from common.kv.reservations import Reservation
 from common.kv.wire import layout_to_proto
 from common.worker.process import Site
-from common.worker.prompts import to_generated
+from common.worker.prompts import prepare_grammar, to_generated
 from services.decode.engine import DecodeEngine
 from services.decode.job import FinishReason
 from triptych.v1 import decode_pb2, decode_pb2_grpc, kv_pb2, types_pb2
@@ -31,6 +31,7 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         self, request: decode_pb2.DecodeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """Ticket, tokens, finish; everything is freed however the call ends."""
+        await prepare_grammar(request.sampling, self._site.parts)
         job = self._engine.submit(request)
         # Also when the call dies while a message is being written, where the generator itself is not told.
         context.add_done_callback(lambda _: self._engine.release(job))  # type: ignore[arg-type]  # the stub's own type

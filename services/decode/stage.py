@@ -5,6 +5,8 @@ from __future__ import annotations
 from common.kv.links import NAME as KV_NAME
 from common.kv.receiver import Target
 from common.kv.servicer import KvServicer, add_kv_service
+from common.kv.serving import Shelf
+from common.kv.transport import Transport
 from common.rpc.server import RpcServer
 from common.worker.process import Site, describe_language
 from services.decode import servicer
@@ -17,7 +19,7 @@ class DecodeStage:
     """A `Stage` of `common.worker.process`. `computes_prompts`: prefill works in its blocks, in this process."""
 
     def __init__(self, site: Site, settings: DecodeSettings, computes_prompts: bool = False) -> None:
-        self._site = site
+        self._site, self._max_running = site, settings.max_running
         self.engine = DecodeEngine(site.parts, settings, site.thread, computes_prompts)
 
     def register(self, server: RpcServer) -> None:
@@ -27,7 +29,8 @@ class DecodeStage:
         mode = parts.settings.kv_transport
         target = Target(site.instance_id, parts.cache, engine.reservations, engine.deliver, mode)
         server.add(decode_pb2_grpc.add_DecodeServiceServicer_to_server, decode, servicer.FULL_NAME)
-        server.add(add_kv_service, KvServicer(target, parts.blocks.cache), KV_NAME)
+        shelf = Shelf(parts.cache, parts.blocks.cache, Transport(parts.cache.layout, mode))
+        server.add(add_kv_service, KvServicer(shelf, target), KV_NAME)
 
     def start(self) -> None:
         """Start the engine."""
@@ -45,6 +48,11 @@ class DecodeStage:
     def describe(self, info: worker_pb2.WorkerInfo) -> None:
         """Model and KV pool."""
         describe_language(info, self._site.parts)
+        info.max_sequences = self._max_running
+
+    def alive(self, stall_s: float) -> bool:
+        """See `Stage`."""
+        return self.engine.alive(stall_s)
 
     async def close(self) -> None:
         """Stop the engine."""

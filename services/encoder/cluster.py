@@ -20,6 +20,7 @@ from ray.serve.handle import DeploymentHandle
 
 from services.encoder.deployment import EncoderDeployment, deployment_options
 from services.encoder.settings import EncoderSettings
+from services.encoder.shared_memory import check_shared_memory
 from triptych.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -35,6 +36,8 @@ class RayCluster:
 
     def connect(self) -> None:
         """Start an own cluster or join one. ConfigError when that fails."""
+        if self._settings.ray_address is None:
+            check_shared_memory(int(self._settings.object_store))
         with _start_errors():
             if self._settings.ray_address is None:
                 self._start_own()
@@ -42,12 +45,15 @@ class RayCluster:
                 logs = self._settings.replica_logs
                 ray.init(address=self._settings.ray_address, log_to_driver=logs, logging_level=logging.ERROR)
 
-    def deploy(self) -> DeploymentHandle[Any]:
-        """Run the application; its handle, once the first replicas are up. ConfigError when they do not start."""
+    def deploy(self, front: str) -> DeploymentHandle[Any]:
+        """Run the application; its handle, once the first replicas are up. ConfigError when they do not start.
+
+        Replicas report to `front`, host:port.
+        """
         with _start_errors():
             serve.start(proxy_location="Disabled", logging_config=SERVE_LOGGING)
             build = serve.deployment(**deployment_options(self._settings))
-            application = build(EncoderDeployment).bind(self._settings.for_replica())
+            application = build(EncoderDeployment).bind(self._settings.for_replica(front))
             return serve.run(application, name=self._name, route_prefix=None, logging_config=SERVE_LOGGING)
 
     def stop(self) -> None:

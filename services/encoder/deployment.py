@@ -6,7 +6,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from common.rpc.channels import Channels
 from common.store.client import connect
+from services.encoder.heartbeat import Heartbeat
+from services.encoder.scaling import PENDING_TOKENS, TokenPolicy
 from services.encoder.settings import EncoderSettings, ReplicaSettings
 from services.encoder.work import Description, Done, Failure, Task
 from triptych.errors import InternalError, TriptychError
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from services.encoder.replica import Replica
 
 log = logging.getLogger(__name__)
+POLICY = f"{TokenPolicy.__module__}:{TokenPolicy.__name__}"
 Value = TypeVar("Value")
 
 
@@ -29,9 +33,19 @@ class EncoderDeployment:
             from services.encoder.replica import Replica  # noqa: PLC0415
 
             self._replica = Replica(settings, connect(settings.redis_url))
+            self._heartbeat = Heartbeat(settings.front, self._replica.record.report, Channels(settings.tls))
         except TriptychError as error:
             # Raised, it would be retried and buried in a stack trace; `describe` hands it to the front.
             self._failure = Failure.of(error)
+
+    async def check_health(self) -> None:
+        """Ray asks once the replica is built, and periodically; from the first time on, the front hears of it."""
+        if self._failure is None:
+            self._heartbeat.start()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What `TokenPolicy` sees."""
+        return {PENDING_TOKENS: 0.0 if self._failure else float(self._replica.record.pending.tokens)}
 
     async def describe(self) -> Description | Failure:
         """What is loaded, or why nothing is."""
@@ -74,7 +88,7 @@ def _replicas(settings: EncoderSettings) -> dict[str, Any]:
     scaling = {
         "min_replicas": settings.replicas,
         "max_replicas": settings.most_replicas,
-        "target_ongoing_requests": settings.target_images,
+        "policy": {"policy_function": POLICY, "policy_kwargs": {"target_tokens": settings.target_tokens}},
         "upscale_delay_s": settings.upscale_delay_s,
         "downscale_delay_s": settings.downscale_delay_s,
         "metrics_interval_s": 1.0,

@@ -31,12 +31,12 @@ class Fleet:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
         self._handle: DeploymentHandle[Any] | None = None
 
-    async def start(self) -> Description:
-        """Start; returns what the replicas have loaded. ConfigError when they cannot."""
+    async def start(self, front: str) -> Description:
+        """Start replicas that report to `front`; returns what they have loaded. ConfigError when they cannot."""
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(self._thread, self._cluster.connect)
         restore_signals()
-        handle = await loop.run_in_executor(self._thread, self._cluster.deploy)
+        handle = await loop.run_in_executor(self._thread, self._cluster.deploy, front)
         description: Description = _unwrap(await handle.describe.remote())
         self._handle = handle
         return description

@@ -7,15 +7,19 @@ import logging
 import secrets
 from importlib.metadata import version
 
+from common.metrics.page import open_metrics
+from common.metrics.registry import Metrics
 from common.rpc.lifecycle import retry_until
 from common.rpc.server import RpcServer
 from common.rpc.worker import FULL_NAME, WorkerServicer
 from common.store.client import connect, reachable
 from common.store.registry import Registration
 from services.encoder import servicer
+from services.encoder.book import ReplicaBook
 from services.encoder.desk import Desk
 from services.encoder.fleet import Fleet
 from services.encoder.load import Load
+from services.encoder.metrics import encoder_series
 from services.encoder.settings import EncoderSettings
 from services.encoder.work import Description
 from triptych.errors import CheckpointError
@@ -33,6 +37,8 @@ class EncoderProcess:
         self._instance_id = secrets.token_hex(16)
         self._address = ""
         self._loaded = Description("", "", 0)
+        self._book, self._metrics = ReplicaBook(), Metrics()
+        self._metrics_address = ""
         self._stack = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -46,7 +52,7 @@ class EncoderProcess:
         self._stack.push_async_callback(fleet.stop)
         server = await self._serve(fleet)
         await retry_until("Redis", lambda: reachable(redis))
-        self._loaded = await fleet.start()
+        self._loaded = await fleet.start(self._address)
         await server.set_ready(True)
         log.info("encoding on %s, %.1f MiB a replica", self._address, self._loaded.resident_bytes / 2**20)
         registration = Registration(redis, self._info)
@@ -59,14 +65,18 @@ class EncoderProcess:
         await self._stack.aclose()
 
     async def _serve(self, fleet: Fleet) -> RpcServer:
-        server = RpcServer(self._settings.host, self._settings.port)
+        settings = self._settings
+        server = RpcServer(settings.host, settings.port, [self._instance_id], settings.server_tls)
         desk = Desk(int(self._settings.held_budget), self._settings.held_s)
-        encoder = servicer.EncoderServicer(fleet.ensure, self._load, desk)
+        encoder = servicer.EncoderServicer(fleet.ensure, self._load, desk, self._book)
         server.add(encoder_pb2_grpc.add_EncoderServiceServicer_to_server, encoder, servicer.FULL_NAME)
-        worker = WorkerServicer(self._info, self._load.response, self._drain)
+        worker = WorkerServicer(self._info, self._load.response, self._drain, instances=[self._instance_id])
         server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker, FULL_NAME)
         self._address = self._settings.address(await server.start())
         self._stack.push_async_callback(server.drain, self._settings.drain_grace_s)
+        self._stack.push_async_callback(worker.leave)
+        self._metrics.add(lambda: encoder_series(self._book, self._load, settings.embedding_policy))
+        self._metrics_address = await open_metrics(settings, self._metrics, self._stack)
         return server
 
     def _drain(self) -> None:
@@ -83,4 +93,7 @@ class EncoderProcess:
             dtype=self._settings.dtype,
             version=version("triptych"),
             draining=self._load.draining,
+            degraded=self._book.degraded(),
+            replicas=self._book.replicas(),
+            metrics_address=self._metrics_address,
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
+import time
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -14,17 +14,18 @@ from redis.asyncio import Redis
 
 from common.models.tower import Prepared, Tower
 from common.models.vision import Features
-from common.store import codec
-from common.store.budget import StoreCounters
 from common.store.client import connect
+from common.store.counters import StoreCounters
 from common.store.embeddings import EmbeddingStore, Reservation
 from common.store.gate import Gate
 from common.store.images import ImageStore
 from common.store.memory import MemoryTier
+from common.store.packed import Packed
 from services.encoder.batching import Batcher
 from services.encoder.flights import Flights
 from services.encoder.leases import Leases
 from services.encoder.pictures import PictureSource
+from services.encoder.record import Record
 from services.encoder.settings import ReplicaSettings
 from services.encoder.work import Description, Done, Task
 from triptych.errors import InternalError, UnavailableError
@@ -51,11 +52,12 @@ class Replica:
         images = ImageStore(redis, settings.image_ttl_s, gate)
         self._pictures = PictureSource(images, self._tower, settings.decode_threads)
         self._batcher: Batcher[Prepared, Features] = Batcher(self._encode, settings.max_batch_tokens)
-        self._memory: MemoryTier[bytes] = MemoryTier(settings.embedding_memory)
+        self._memory: MemoryTier[Packed] = MemoryTier(settings.embedding_memory)
         self._flights = Flights()
         self._leases = Leases(self._store, settings.reservation_ttl_s)
         self._ttl_s = settings.reservation_ttl_s
         self._name, self._numbers = secrets.token_hex(16), count()
+        self.record = Record(self._name, device, self._tower.resident_bytes, self._store.counters)
 
     def describe(self) -> Description:
         """What is loaded."""
@@ -91,37 +93,57 @@ class Replica:
     async def _past_store(self, task: Task) -> Done:
         async with self._flights.alone(task.embedding_key):
             value, encode_ns = await self._value(task)
+        self.record.counts.direct_down += 1
         return _done(task, value, encode_ns, stored=False)
 
     async def _publish(self, task: Task, owner: str) -> Done:
         async with self._leases.held(task.embedding_key, owner):
             value, encode_ns = await self._value(task)
-            try:
-                stored = await self._store.put(task.embedding_key, owner, value, task.request)
-            except UnavailableError as error:
-                log.warning("an embedding is handed over directly: %s", error.message)
-                stored = False
+            stored = await self._put(task, owner, value)
         return _done(task, value, encode_ns, stored)
 
-    async def _value(self, task: Task) -> tuple[bytes, int]:
+    async def _put(self, task: Task, owner: str, value: Packed) -> bool:
+        try:
+            stored = await self._store.put(task.embedding_key, owner, value, task.request)
+        except UnavailableError as error:
+            log.warning("an embedding is handed over directly: %s", error.message)
+            self.record.counts.direct_failed += 1
+            return False
+        self.record.counts.direct_full += not stored
+        return stored
+
+    async def _value(self, task: Task) -> tuple[Packed, int]:
         """The packed embedding, and the nanoseconds on the tower: 0 when it was still in memory."""
         known = self._memory.get(task.embedding_key)
         if known is not None:
             return known, 0
-        prepared = await self._pictures.prepare(task)
-        features, encode_ns = await self._batcher.submit(prepared, prepared.tokens)
-        value = await asyncio.to_thread(codec.pack, task.embedding_key, features)
+        with self.record.pending.of(task.tokens):
+            prepared = await self._pictures.prepare(task)
+            features, encode_ns = await self._batcher.submit(prepared, prepared.tokens)
+        value = self._store.pack(task.embedding_key, features, task.tokens)
         self._memory.put(task.embedding_key, value, len(value))
         return value, encode_ns
 
     def _encode(self, batch: Sequence[Prepared]) -> list[Features]:
-        results = [{name: rows.cpu() for name, rows in features.items()} for features in self._tower.encode(batch)]
+        begin = time.monotonic_ns()
+        results = [_own(features) for features in self._tower.encode(batch)]
         # Cached garbage would spoil every later request; raising here makes the batcher find the picture at fault.
         if not all(bool(rows.isfinite().all()) for features in results for rows in features.values()):
+            self.record.counts.failures += 1
             raise InternalError("an embedding is not finite")
+        tokens = sum(prepared.tokens for prepared in batch)
+        self.record.encoded(len(batch), tokens, time.monotonic_ns() - begin)
         return results
 
 
-def _done(task: Task, value: bytes, encode_ns: int, stored: bool) -> Done:
+def _own(features: Features) -> Features:
+    """On the CPU, each in memory of its own: a view would keep the rows of a whole batch as long as itself."""
+    return {
+        name: rows.cpu().clone() if rows.untyped_storage().nbytes() > rows.nbytes else rows.cpu()
+        for name, rows in features.items()
+    }
+
+
+def _done(task: Task, value: Packed, encode_ns: int, stored: bool) -> Done:
     outcome = COMPUTED if encode_ns else HIT
-    return Done(task.embedding_key, outcome, len(value), encode_ns, None if stored else value)
+    return Done(task.embedding_key, outcome, len(value), encode_ns, None if stored else bytes(value))

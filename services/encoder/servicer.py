@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from services.encoder.book import ReplicaBook
 from services.encoder.desk import CHUNK_BYTES, Desk, picture_name
 from services.encoder.load import Load
 from services.encoder.work import Done, Task
@@ -22,9 +23,15 @@ FULL_NAME = "triptych.v1.EncoderService"
 class EncoderServicer(encoder_pb2_grpc.EncoderServiceServicer):
     """`ensure` brings one picture's embedding into the store, wherever it is computed, or returns it."""
 
-    def __init__(self, ensure: Callable[[Task], Awaitable[Done]], load: Load, desk: Desk | None = None) -> None:
+    def __init__(
+        self,
+        ensure: Callable[[Task], Awaitable[Done]],
+        load: Load,
+        desk: Desk | None = None,
+        book: ReplicaBook | None = None,
+    ) -> None:
         self._ensure, self._load = ensure, load
-        self._desk = desk or Desk()
+        self._desk, self._book = desk or Desk(), book or ReplicaBook()
 
     async def Encode(
         self, request: encoder_pb2.EncodeRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -32,7 +39,7 @@ class EncoderServicer(encoder_pb2_grpc.EncoderServiceServicer):
         """One response per picture; the first failure ends the call and cancels the rest."""
         tasks = [self._with_data(task) for task in to_tasks(request)]
         self._load.admit(tasks)
-        running = {asyncio.create_task(self._one(task)) for task in tasks}
+        running = {self._begin(task) for task in tasks}
         # Also when the call dies while a response is being written, where this generator is not told.
         context.add_done_callback(lambda _: _cancel(running))  # type: ignore[arg-type]  # the stub's own type
         try:
@@ -62,14 +69,24 @@ class EncoderServicer(encoder_pb2_grpc.EncoderServiceServicer):
         self._desk.pictures.put(picture_name(header.cache_scope, header.image_id), data)
         return encoder_pb2.PutPixelsResponse()
 
+    async def ReportReplica(
+        self, request: encoder_pb2.ReportReplicaRequest, context: grpc.aio.ServicerContext[Any, Any]
+    ) -> encoder_pb2.ReportReplicaResponse:
+        """Take note of a replica."""
+        self._book.take(request)
+        return encoder_pb2.ReportReplicaResponse()
+
     def _with_data(self, task: Task) -> Task:
         return replace(task, data=self._desk.pictures.get(picture_name(task.cache_scope, task.image_id)))
 
+    def _begin(self, task: Task) -> asyncio.Task[Done]:
+        running = asyncio.create_task(self._one(task))
+        # Not by a `finally` inside: a task that is cancelled before its first step never gets there.
+        running.add_done_callback(lambda _: self._load.done(task))
+        return running
+
     async def _one(self, task: Task) -> Done:
-        try:
-            done = await self._ensure(task)
-        finally:
-            self._load.done(task)
+        done = await self._ensure(task)
         if done.value is not None and not self._desk.embeddings.put(done.embedding_key, done.value):
             raise ResourceExhaustedError("the embedding fits neither into the store nor past it", retry_after_s=1.0)
         return done

@@ -9,15 +9,17 @@ from typing import Annotated, Self
 from pydantic import ByteSize, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from common.settings import Dtype, ServiceSettings
+from common.metrics.page import MeteredSettings
+from common.settings import Dtype
 from common.store.budget import Budget, Policy
+from triptych.tls import Tls
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 
 
-class EncoderSettings(ServiceSettings):
+class EncoderSettings(MeteredSettings):
     """`python -m services.encoder`; environment prefix TRIPTYCH_ENCODER_."""
 
     model_config = SettingsConfigDict(env_prefix="TRIPTYCH_ENCODER_")
@@ -42,7 +44,7 @@ class EncoderSettings(ServiceSettings):
 
     replicas: PositiveInt = Field(1, description="replicas at start, and the least")
     max_replicas: PositiveInt | None = Field(None, description="the most replicas; unset: no autoscaling")
-    target_images: Share = Field(4.0, gt=0, description="pictures in work per replica that autoscaling aims at")
+    target_tokens: PositiveInt = Field(8192, description="pending visual tokens per replica that autoscaling aims at")
     upscale_delay_s: Seconds = Field(5.0, description="load must last this long before replicas are added")
     downscale_delay_s: Seconds = Field(120.0, description="idleness must last this long before replicas are removed")
     cpus_per_replica: Share = Field(1.0, description="CPUs that Ray counts for a replica")
@@ -70,8 +72,8 @@ class EncoderSettings(ServiceSettings):
         """Upper bound of the number of replicas."""
         return self.max_replicas or self.replicas
 
-    def for_replica(self) -> ReplicaSettings:
-        """The part that replicas are given."""
+    def for_replica(self, front: str = "") -> ReplicaSettings:
+        """The part that replicas are given; they report to `front`, host:port."""
         return ReplicaSettings(
             model=str(self.model.resolve()),
             redis_url=self.redis_url,
@@ -85,12 +87,14 @@ class EncoderSettings(ServiceSettings):
             embedding_memory=int(self.embedding_memory),
             image_ttl_s=self.image_ttl_s,
             reservation_ttl_s=self.reservation_ttl_s,
+            front=front,
+            tls=self.client_tls,
         )
 
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What a replica must know; fields as in `EncoderSettings`."""
+    """What a replica must know; fields as in `EncoderSettings`. `front` is where it reports, host:port."""
 
     model: str
     redis_url: str
@@ -104,3 +108,5 @@ class ReplicaSettings:
     embedding_memory: int
     image_ttl_s: float
     reservation_ttl_s: float
+    front: str
+    tls: Tls | None

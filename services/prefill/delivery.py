@@ -8,6 +8,7 @@ from common.engine.sequence import Sequence
 from common.kv.links import GrpcLinks, Links
 from common.kv.sender import KvPush
 from common.kv.transport import Transport
+from common.kv.wire import CHUNK_BYTES
 from common.rpc.channels import Channels
 from common.worker.parts import Parts
 from common.worker.prompts import to_sequence
@@ -50,12 +51,15 @@ class Deliveries(Protocol):
 class PushDeliveries:
     """To another process: compute in blocks of our own and push them."""
 
-    def __init__(self, parts: Parts, channels: Channels, links: Links | None = None) -> None:
+    def __init__(
+        self, parts: Parts, channels: Channels, links: Links | None = None, chunk_bytes: int = CHUNK_BYTES
+    ) -> None:
         self._parts = parts
         layout, mode = parts.cache.layout, parts.settings.kv_transport
-        self._transport = Transport(links or GrpcLinks(channels), layout, mode)
+        self._links = links or GrpcLinks(channels)
+        self._transport = Transport(layout, mode, chunk_bytes)
 
     def open(self, begin: prefill_pb2.PrefillBegin) -> tuple[Sequence, Delivery, bool]:
         """See `Deliveries`."""
         sequence = to_sequence(begin.request_id, begin.prompt, begin.sampling, self._parts)
-        return sequence, KvPush(self._parts.cache, begin.ticket, sequence, self._transport), False
+        return sequence, KvPush(self._parts.cache, begin.ticket, sequence, self._links, self._transport), False

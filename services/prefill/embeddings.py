@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 
 from torch import Tensor
 
+from common.metrics.series import Series, counter
 from common.rpc.channels import Channels
 from common.store.embeddings import EmbeddingStore
+from common.store.metrics import read_series
 from triptych.errors import NotFoundError, UnavailableError
 from triptych.status import rpc_errors
 from triptych.v1 import encoder_pb2, encoder_pb2_grpc, prefill_pb2
@@ -20,6 +23,16 @@ class EmbeddingSource:
 
     def __init__(self, store: EmbeddingStore, channels: Channels) -> None:
         self._store, self._channels = store, channels
+        self._fetched = 0
+
+    def series(self) -> Iterable[Series]:
+        """For `/metrics`."""
+        yield from read_series(asdict(self._store.counters), "prefill")
+        yield counter("prefill_direct", "Embeddings fetched from an encoder, past the store", self._fetched)
+
+    def degraded(self) -> list[str]:
+        """What does not work now, one sentence each."""
+        return self._store.counters.degraded()
 
     async def get(self, ready: prefill_pb2.ImageReady, rows: int, request: str) -> Mapping[str, Tensor]:
         """The tensors of `rows` rows, on the CPU; the lease of `request` ends."""
@@ -38,6 +51,7 @@ class EmbeddingSource:
             value = await self._fetch(ready)
         except NotFoundError:
             return None
+        self._fetched += 1
         return await self._store.adopt(ready.embedding_key, value, rows)
 
     async def _fetch(self, ready: prefill_pb2.ImageReady) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +12,16 @@ from torch import Tensor
 
 from common.engine.sampler import SampledToken, sample
 from common.engine.sequence import Sequence
+from common.engine.stopping import failure
 from common.worker.loop import StepLoop
 from common.worker.parts import Parts
+from common.worker.prompts import prepare_grammar
 from services.prefill.job import Job
 from services.prefill.rates import Rates
 from services.prefill.scheduler import PrefillScheduler, Step
 from services.prefill.settings import PrefillSettings
 from triptych.errors import InternalError, TriptychError
+from triptych.v1 import types_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,17 @@ class PrefillEngine:
         self._events = asyncio.get_running_loop()
         self._loop.start()
 
+    def alive(self, stall_s: float) -> bool:
+        """See `StepLoop.alive`."""
+        return self._loop.alive(stall_s)
+
     async def close(self) -> None:
         """Stop; callers have left before."""
         await self._loop.close()
+
+    async def prepare(self, sampling: types_pb2.SamplingParams) -> None:
+        """Do now, off the event loop, what takes long before a prompt can be submitted."""
+        await prepare_grammar(sampling, self._parts)
 
     def submit(self, job: Job) -> None:
         """Queue a prompt; `job.first` gets its first token. Raises what `PrefillScheduler.submit` raises."""
@@ -103,9 +113,9 @@ class PrefillEngine:
         self.scheduler.end_step()
 
     def _settle(self, job: Job, count: int, token: SampledToken | None) -> None:
-        if token is not None and math.isnan(token.logprob):
-            # Its KV is broken, too, and nobody else shall find it.
-            job.fail(InternalError("the model's output is not a number"))
+        if token is not None and (error := failure(job.sequence, token)):
+            # Nobody else shall find KV that may be broken.
+            job.fail(error)
             return
         self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - count)
         if token is not None and not job.first.done():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from common.engine.chunking import ready_tokens
+from common.engine.chunking import Waiting, ready_tokens
 from common.engine.sampler import SampledToken
 from common.engine.sequence import Sequence
 from services.prefill.delivery import Delivery
@@ -51,13 +51,13 @@ class Job:
     @property
     def reusable(self) -> int:
         """Tokens that may come from a cache: all but the last, whose logits are wanted."""
-        return self.sequence.num_prompt - 1
+        return self.sequence.num_given - 1
 
     @property
     def cacheable(self) -> int:
         """Tokens in full blocks of the prompt."""
         chain = self.sequence.chain
-        return self.sequence.num_prompt // chain.block_size * chain.block_size if chain else 0
+        return self.sequence.num_given // chain.block_size * chain.block_size if chain else 0
 
     @property
     def ready(self) -> int:
@@ -65,12 +65,17 @@ class Job:
         computed = self.sequence.num_computed
         pairs = zip(self.images, self.sequence.images, strict=True)
         have = [tensors is not None or span.offset + span.length <= computed for tensors, span in pairs]
-        return ready_tokens(self.sequence.num_prompt, self.sequence.images, have)
+        return ready_tokens(self.sequence.num_given, self.sequence.images, have)
+
+    def as_waiting(self, key: str) -> Waiting:
+        """What the chunk planner sees, under the name `key`."""
+        sequence = self.sequence
+        return Waiting(key, sequence.num_computed, sequence.num_given, self.ready, sequence.uncut)
 
     @property
     def computed(self) -> bool:
         """True once the whole prompt has its KV."""
-        return self.sequence.num_computed >= self.sequence.num_prompt
+        return self.sequence.num_computed >= self.sequence.num_given
 
     def admit(self) -> None:
         """The prompt has blocks; the leading ones may be computed already."""

@@ -7,12 +7,12 @@ import logging
 import time
 from collections.abc import Sequence
 
-from common.kv.fetching import fetch_blocks, have
+from common.kv.fetching import KvPull, have
+from common.kv.links import Links
 from common.rpc.channels import Channels
 from common.worker.parts import Parts
 from services.prefill.engine import PrefillEngine
 from services.prefill.job import Job
-from services.prefill.rates import Rates
 from triptych.errors import TriptychError
 from triptych.v1 import kv_pb2
 
@@ -25,11 +25,12 @@ class Puller:
     A failed fetch costs its time and nothing else: what was not fetched is computed.
     """
 
-    def __init__(self, engine: PrefillEngine, parts: Parts, channels: Channels, rates: Rates) -> None:
+    def __init__(self, engine: PrefillEngine, parts: Parts, channels: Channels, links: Links) -> None:
         self._engine = engine
         self._parts = parts
         self._channels = channels
-        self._rates = rates
+        self._links = links
+        self._rates = engine.rates
 
     async def pull(self, job: Job, ticket: kv_pb2.KvTicket, peers: Sequence[str]) -> None:
         """Fetch once the job has blocks, then let it be computed; never raises a TriptychError."""
@@ -38,6 +39,7 @@ class Puller:
                 return
             await job.admitted.wait()
             address, end = await self._longest(job, ticket, peers)
+            end = self._parts.blocks.usable(job.sequence, end)
             if end > self._begin(job):
                 await self._fetch(job, address, end)
         except TriptychError as error:
@@ -73,8 +75,10 @@ class Puller:
             return
         started = time.monotonic()
         hashes, blocks = sequence.chain.hashes[begin:end], sequence.block_table[begin:end]
-        count = await fetch_blocks(self._channels.get(address), hashes, self._parts.cache, blocks)
+        pull = KvPull(self._links, self._parts.cache, hashes, blocks, self._parts.settings.kv_transport)
+        count = await pull.fetch(address)
         self._rates.fetch.note(count * layout.bytes_per_block, time.monotonic() - started)
-        job.pulled_tokens = count * layout.block_size
+        end = max(begin, self._parts.blocks.usable(sequence, begin + count))
+        job.pulled_tokens = (end - begin) * layout.block_size
         sequence.num_computed += job.pulled_tokens
         self._parts.blocks.publish(sequence, since=begin * layout.block_size)

@@ -8,6 +8,9 @@ from typing import Literal
 WEIGHT = 0.2
 """Share of the newest measurement in the average."""
 
+FADING = 0.05
+"""How much better a fetch is thought of each time it is declined: one slow fetch must not be the last one ever."""
+
 
 @dataclass(slots=True)
 class Rate:
@@ -21,6 +24,11 @@ class Rate:
             return
         new = units / seconds
         self.per_second = new if self.per_second is None else (1 - WEIGHT) * self.per_second + WEIGHT * new
+
+    def fade(self) -> None:
+        """Believe a little less in a slow measurement that is getting old."""
+        if self.per_second is not None:
+            self.per_second *= 1 + FADING
 
     def seconds(self, units: float) -> float | None:
         """Estimated time for `units`."""
@@ -36,8 +44,14 @@ class Rates:
     fetch: Rate = field(default_factory=Rate)
 
     def worth_fetching(self, tokens: int, size_bytes: int) -> bool:
-        """True if fetching is expected to be quicker, or if one of the rates is not known yet."""
+        """True if fetching is expected to be quicker, or if one of the rates is not known yet.
+
+        Each refusal brings the next trial nearer: a path ten times too slow is tried again after 48 of them.
+        """
         if self.pull != "auto":
             return self.pull == "always"
         computing, fetching = self.compute.seconds(tokens), self.fetch.seconds(size_bytes)
-        return computing is None or fetching is None or fetching < computing
+        worth = computing is None or fetching is None or fetching < computing
+        if not worth:
+            self.fetch.fade()
+        return worth

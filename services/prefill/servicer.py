@@ -37,6 +37,7 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
     ) -> prefill_pb2.PrefillResponse:
         """Compute and deliver one prompt; everything is freed however the call ends."""
         begin = await _begin(request_iterator)
+        await self._engine.prepare(begin.sampling)
         sequence, delivery, has_blocks = self._deliveries.open(begin)
         job = Job(sequence, delivery, has_blocks, pulling=not has_blocks)
         try:
@@ -62,7 +63,7 @@ async def _begin(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill
 def _account(job: Job) -> prefill_pb2.PrefillResponse:
     read = job.cached_tokens + job.pulled_tokens
     return prefill_pb2.PrefillResponse(
-        computed_tokens=job.sequence.num_prompt - read,
+        computed_tokens=job.sequence.num_given - read,
         cache_read_tokens=read,
         cache_creation_tokens=max(0, job.cacheable - read),
         pulled_tokens=job.pulled_tokens,

@@ -12,11 +12,11 @@ Clock = Callable[[], int]
 
 
 class Account:
-    """Collects marks on the way; `clock` is monotonic, in nanoseconds. Acceptance is when it is built."""
+    """Collects marks on the way; `clock` is monotonic, in nanoseconds. Unless given, acceptance is when it is built."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, accepted_ns: int | None = None) -> None:
         self._clock = clock
-        self._accepted = clock()
+        self._accepted = clock() if accepted_ns is None else accepted_ns
         self._prefill_opened = self._accepted
         self._first_token: int | None = None
         self._encode_began: int | None = None
@@ -35,13 +35,25 @@ class Account:
         self._outcomes.setdefault(response.embedding_key, response.outcome)
         self._encode_ended = self._clock()
 
+    @property
+    def encoded_keys(self) -> set[str]:
+        """Embedding keys that were computed for this request."""
+        computed = EncodeOutcome.ENCODE_OUTCOME_COMPUTED
+        return {key for key, outcome in self._outcomes.items() if outcome == computed}
+
     def prefill_opened(self) -> None:
         """A prefill worker got the prompt."""
         self._prefill_opened = self._clock()
 
     def prefilled(self, response: PrefillResponse) -> None:
-        """Prefill is complete."""
-        self._prefill = response
+        """Prefill is complete. Work and bytes of later attempts add up; what was cached is the first one's to say."""
+        first = self._prefill
+        if not first.ByteSize():
+            first.CopyFrom(response)
+            return
+        first.compute_ns += response.compute_ns
+        first.transfer_ns += response.transfer_ns
+        first.transfer_bytes += response.transfer_bytes
 
     def received(self, tokens: int) -> None:
         """Tokens of the answer arrived."""
@@ -52,10 +64,13 @@ class Account:
     def usage(self, prompt: Prompt) -> Usage:
         """The account, closed now."""
         keys = [image.embedding_key for image in prompt.images]
-        read, created = self._prefill.cache_read_tokens, self._prefill.cache_creation_tokens
-        misses = sum(outcome == EncodeOutcome.ENCODE_OUTCOME_COMPUTED for outcome in self._outcomes.values())
+        length = len(prompt.token_ids)
+        # An attempt that went on with an answer had its tokens behind the prompt; they are not the prompt's.
+        read = min(length, self._prefill.cache_read_tokens)
+        created = min(length - read, self._prefill.cache_creation_tokens)
+        misses = len(self.encoded_keys)
         return Usage(
-            prompt_tokens=len(prompt.token_ids),
+            prompt_tokens=length,
             completion_tokens=self.completion_tokens,
             visual_tokens=sum(image.length for image in prompt.images),
             images=len(keys),
@@ -64,7 +79,7 @@ class Account:
             embedding_misses=misses,
             cache_read_tokens=read,
             cache_creation_tokens=created,
-            uncached_tokens=max(0, len(prompt.token_ids) - read - created),
+            uncached_tokens=length - read - created,
             kv_transfer_bytes=self._prefill.transfer_bytes,
             times=self._times(),
         )

@@ -7,24 +7,25 @@ import uuid
 from collections.abc import Mapping, Sequence
 
 from common.families import ImageSpan
-from common.identity import cache_scope, embedding_key
+from common.identity import embedding_key
 from common.store.images import StoredImage
 from services.router.caller import Caller
 from services.router.images import Images
 from services.router.job import Job
-from services.router.messages import check_messages
 from services.router.parts import Parts
 from services.router.placement import Placement
+from services.router.prompts import characters, image_uses, token_ids
 from services.router.sampling import resolve_sampling
-from triptych.errors import ContextLengthError, ModelNotFoundError
+from triptych.errors import ContextLengthError, InvalidArgumentError, ModelNotFoundError
 from triptych.v1 import types_pb2
 from triptych.v1.encoder_pb2 import EncodeImage
-from triptych.v1.router_pb2 import GenerateRequest
-from triptych.v1.types_pb2 import Message, Prompt
+from triptych.v1.router_pb2 import GenerateRequest, TokenizeResponse
+from triptych.v1.types_pb2 import Prompt
 from triptych.v1.worker_pb2 import WorkerInfo
 
 # A tokenizer may shorten a text before it cuts it, for example by composing accents.
 SLACK = 2
+MOST_PRIORITY = 8
 
 
 class Admission:
@@ -35,15 +36,9 @@ class Admission:
 
     async def admit(self, request: GenerateRequest, caller: Caller) -> Job:
         """A job; raises the error that the client shall see."""
-        self.check_model(request.model)
-        uses = check_messages(request.messages, self._parts.card.max_images)
-        self._check_length(request.messages)
-        scope = cache_scope(caller.tenant, request.cache_salt if request.HasField("cache_salt") else None)
-        names = [use.digest for use in uses]
-        known = await self._images.get(scope, names)
+        scope, names, images = await self._pictures(request, caller)
         encoders = self._placement.encoders() if names else []
-        images = [known[name] for name in names]
-        ids, spans = await asyncio.to_thread(self._expand, request.messages, images)
+        ids, spans = await asyncio.to_thread(self._expand, request, images)
         keys = _keys(images, scope, encoders)
         return Job(
             request_id=uuid.uuid4().hex,
@@ -53,7 +48,30 @@ class Admission:
             encoders=tuple(encoders),
             deadline=caller.deadline,
             names={image.image_id: name for image, name in zip(images, names, strict=True)},
+            pictures=dict(zip(names, images, strict=True)),
+            tenant=caller.tenant,
+            weight=caller.weight,
+            priority=_priority(request.priority),
         )
+
+    async def tokenize(self, request: GenerateRequest, caller: Caller) -> TokenizeResponse:
+        """The prompt, every picture expanded; raises as `admit` does."""
+        scope, names, images = await self._pictures(request, caller)
+        encoders = self._placement.encoders() if names else []
+        ids, spans = await asyncio.to_thread(self._expand, request, images)
+        prompt = _prompt(ids, spans, _keys(images, scope, encoders), scope)
+        size = self._placement.block_size()
+        return TokenizeResponse(token_ids=prompt.token_ids, images=prompt.images, block_size=size)
+
+    async def _pictures(self, request: GenerateRequest, caller: Caller) -> tuple[str, list[str], list[StoredImage]]:
+        """The request's scope, the names of its pictures as the client gave them, and the pictures."""
+        self.check_model(request.model)
+        uses = image_uses(request, self._parts.card.max_images)
+        self._check_length(request)
+        scope = caller.scope(request.cache_salt if request.HasField("cache_salt") else None)
+        names = [use.digest for use in uses]
+        known = await self._images.get(scope, names)
+        return scope, names, [known[name] for name in names]
 
     def check_model(self, name: str) -> None:
         """ModelNotFoundError unless the name is empty or the one served."""
@@ -61,19 +79,26 @@ class Admission:
         if name not in ("", served):
             raise ModelNotFoundError(f"the model {name!r} is not served here; {served!r} is", param="model")
 
-    def _check_length(self, messages: Sequence[Message]) -> None:
+    def _check_length(self, request: GenerateRequest) -> None:
         """Refuse by its length alone what cannot fit: tokenizing megabytes keeps every other request waiting."""
         context = self._parts.card.context_length
-        characters = sum(len(part.text) for message in messages for part in message.content)
-        if characters > SLACK * context * self._parts.tokenizer.longest_token:
+        length = characters(request)
+        if length > SLACK * context * self._parts.tokenizer.longest_token:
             raise ContextLengthError(
-                f"the messages have {characters} characters; the {context} tokens of the context cannot say as much",
+                f"the messages have {length} characters; the {context} tokens of the context cannot say as much",
                 param="messages",
             )
 
-    def _expand(self, messages: Sequence[Message], images: Sequence[StoredImage]) -> tuple[list[int], list[ImageSpan]]:
-        layouts = [self._parts.family.layout(image.width, image.height) for image in images]
-        return self._parts.family.expand(self._parts.renderer.render(messages), layouts)
+    def _expand(self, request: GenerateRequest, images: Sequence[StoredImage]) -> tuple[list[int], list[ImageSpan]]:
+        parts = self._parts
+        layouts = [parts.family.layout(image.width, image.height) for image in images]
+        return parts.family.expand(token_ids(request, parts.renderer, parts.tokenizer), layouts)
+
+
+def _priority(priority: int) -> int:
+    if abs(priority) > MOST_PRIORITY:
+        raise InvalidArgumentError(f"priority is from -{MOST_PRIORITY} to {MOST_PRIORITY}", param="priority")
+    return priority
 
 
 def _keys(images: Sequence[StoredImage], scope: str, encoders: Sequence[WorkerInfo]) -> list[str]:

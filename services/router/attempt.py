@@ -10,13 +10,15 @@ from typing import Any
 import grpc
 
 from common.rpc.channels import Channels
+from common.rpc.instance import instance_metadata
 from services.router.account import Account
+from services.router.calls import Trouble, is_cancelled
 from services.router.encoding import Encoding
+from services.router.failover import Failure
 from services.router.job import Job
 from services.router.ledger import Ledger
 from services.router.placement import Route
-from triptych.errors import InternalError, TriptychError
-from triptych.status import rpc_errors
+from triptych.errors import InternalError, TriptychError, UnavailableError
 from triptych.v1.decode_pb2 import DecodeRequest, DecodeResponse
 from triptych.v1.decode_pb2_grpc import DecodeServiceStub
 from triptych.v1.kv_pb2 import KvTicket
@@ -31,41 +33,65 @@ class Attempt:
     """`open`, then `read` until finished, then `settle`; `close` always. The first failing stage fails the attempt."""
 
     def __init__(
-        self, job: Job, route: Route, encoding: Encoding, channels: Channels, ledger: Ledger, account: Account
+        self,
+        job: Job,
+        route: Route,
+        encoding: Encoding,
+        channels: Channels,
+        ledger: Ledger,
+        account: Account,
+        trouble: Trouble,
     ) -> None:
-        self._job, self._route, self._encoding = job, route, encoding
+        self._job, self._route, self._encoding, self._trouble = job, route, encoding, trouble
         self._channels, self._account = channels, account
         self._ready: asyncio.Queue[ImageReady | None] = asyncio.Queue()
         self._stages: set[asyncio.Task[None]] = set()
         self._decode: Any = None
+        self._early: DecodeResponse | None = None
+        self._failed: BaseException | None = None
         self._owned = False
-        size = job.prompt_tokens + job.sampling.max_tokens
-        self._decode_booking = ledger.book(route.decode.instance_id, size)
-        self._prefill_booking = ledger.book(route.prefill.instance_id, job.prompt_tokens)
+        self._decode_booking = ledger.book(route.decode.instance_id, job.most_tokens)
+        self._prefill_booking = ledger.book(route.prefill.instance_id, route.uncached_tokens)
 
     @property
-    def instance_ids(self) -> set[str]:
-        """The workers it uses."""
-        return {self._route.decode.instance_id, self._route.prefill.instance_id, *self._encoding.instance_ids}
+    def suspects(self) -> set[str]:
+        """Workers that the next attempt should do without; of several that it could have been, all."""
+        if self._trouble.lost:
+            return self._trouble.lost
+        if self._trouble.stage == "encode":
+            return self._trouble.suspects
+        # A dead prefill worker can look like a failing decode worker, and the other way round.
+        return {self._route.decode.instance_id, self._route.prefill.instance_id}
+
+    def failure(self, error: TriptychError) -> Failure:
+        """What made the attempt fail."""
+        return Failure(error, self._trouble.stage or "decode", frozenset(self._trouble.lost))
 
     async def open(self) -> None:
         """Start all stages; returns once decode has reserved room and prefill was told where."""
-        self._start(self._encoding.run(self._ready.put_nowait))
-        job = self._job
+        if self._job.images:
+            self._start(self._encoding.run(self._ready.put_nowait))
+        job, decode = self._job, self._route.decode
         request = DecodeRequest(request_id=job.request_id, prompt=job.prompt, sampling=job.sampling)
-        stub = DecodeServiceStub(self._channels.get(self._route.decode.address))
-        self._decode = stub.Decode(request, timeout=job.remaining_s())
+        stub = DecodeServiceStub(self._channels.get(decode.address))
+        self._decode = stub.Decode(request, timeout=job.remaining_s(), metadata=instance_metadata(decode.instance_id))
         event = await self.read()
-        if not event.HasField("ticket"):
+        if event.HasField("ticket"):
+            self._start(self._prefill(event.ticket))
+        elif event.HasField("finished") and job.prompt.generated:
+            # What the client has was all there is.
+            self._early = event
+        else:
             raise InternalError("decode answered without a ticket")
-        self._start(self._prefill(event.ticket))
 
     async def read(self) -> DecodeResponse:
         """The next event of decode; raises the error of whichever stage failed first."""
-        with rpc_errors("decode"):
-            event = await self._watched(self._decode.read())
+        if self._early is not None:
+            return self._early
+        with self._trouble.watching("decode", self._route.decode):
+            event = await self._read()
         if event is grpc.aio.EOF:
-            raise InternalError("decode ended its stream without a finish")
+            raise UnavailableError("decode ended its stream without a finish")
         self._owned = self._owned or event.HasField("tokens")
         return event  # type: ignore[no-any-return]
 
@@ -81,45 +107,44 @@ class Attempt:
         self._ready.put_nowait(None)
         if self._decode is not None:
             self._decode.cancel()
-        for stage in self._stages:
+        stages = list(self._stages)
+        for stage in stages:
             stage.cancel()
-        await asyncio.gather(*self._stages, return_exceptions=True)
+        await asyncio.gather(*stages, return_exceptions=True)
 
     def _start(self, stage: Coroutine[Any, Any, None]) -> None:
-        self._stages.add(asyncio.create_task(stage))
+        task = asyncio.create_task(stage)
+        self._stages.add(task)
+        task.add_done_callback(self._ended)
 
-    async def _watched(self, reading: Coroutine[Any, Any, Any]) -> Any:
-        read = asyncio.ensure_future(reading)
+    def _ended(self, stage: asyncio.Task[None]) -> None:
+        """A stage that failed takes decode with it, unless decode has everything it needs."""
+        self._stages.discard(stage)
+        if stage.cancelled() or (error := stage.exception()) is None:
+            return
+        if self._owned:
+            # What is lost is the account of the stage.
+            log.warning("a stage of request %s failed after its work: %s", self._job.request_id, error)
+        else:
+            self._failed = self._failed or error
+            self._decode.cancel()
+
+    async def _read(self) -> Any:
         try:
-            while not read.done():
-                await asyncio.wait({read, *self._stages}, return_when=asyncio.FIRST_COMPLETED)
-                self._reap()
-            return read.result()
-        finally:
-            read.cancel()
-            # When a stage fails in the same moment nobody else asks what became of the read.
-            await asyncio.gather(read, return_exceptions=True)
-
-    def _reap(self) -> None:
-        for stage in [stage for stage in self._stages if stage.done()]:
-            self._stages.remove(stage)
-            self._check(stage)
-
-    def _check(self, stage: asyncio.Task[None]) -> None:
-        try:
-            stage.result()
-        except TriptychError as error:
-            if not self._owned:
+            return await self._decode.read()
+        except asyncio.CancelledError:
+            if self._failed is None or is_cancelled():
                 raise
-            # Decode has everything it needs; what is lost is the account of the stage.
-            log.warning("a stage of request %s failed after its work: %s", self._job.request_id, error.message)
+            raise self._failed from None
 
     async def _prefill(self, ticket: KvTicket) -> None:
         self._account.prefill_opened()
-        stub = PrefillServiceStub(self._channels.get(self._route.prefill.address))
-        call = stub.Prefill(self._prefill_requests(ticket), timeout=self._job.remaining_s())
+        prefill = self._route.prefill
+        stub = PrefillServiceStub(self._channels.get(prefill.address))
+        metadata = instance_metadata(prefill.instance_id)
+        call = stub.Prefill(self._prefill_requests(ticket), timeout=self._job.remaining_s(), metadata=metadata)
         try:
-            with rpc_errors("prefill"):
+            with self._trouble.watching("prefill", prefill):
                 self._account.prefilled(await call)
         finally:
             # gRPC keeps waiting for the next request of a call that has failed; this ends the stream of them.

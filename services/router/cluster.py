@@ -14,14 +14,24 @@ NAMES: dict[WorkerRole.ValueType, str] = {
 
 
 class Cluster:
-    """A view of the registry for one model; asks `workers` afresh each time, holds nothing.
+    """A view of the registry for one model; asks `workers` afresh each time, holds nothing. `lost` ones do not count.
 
     Encoders whose image processor differs from ours are left out: their embeddings would have other lengths than the
     placeholders in our prompts.
     """
 
-    def __init__(self, workers: Callable[[], Sequence[WorkerInfo]], model: str, preprocessing: str) -> None:
-        self._workers, self._model, self._preprocessing = workers, model, preprocessing
+    def __init__(
+        self,
+        workers: Callable[[], Sequence[WorkerInfo]],
+        model: str,
+        preprocessing: str,
+        lost: Callable[[WorkerInfo], bool] = lambda info: False,
+    ) -> None:
+        self._workers, self._model, self._preprocessing, self._lost = workers, model, preprocessing, lost
+
+    def known(self) -> list[WorkerInfo]:
+        """All workers of the model, whether they take work or not."""
+        return [info for info in self._workers() if info.model == self._model]
 
     def ready(self, role: WorkerRole.ValueType) -> list[WorkerInfo]:
         """Workers of `role` that take new work."""
@@ -34,6 +44,15 @@ class Cluster:
             sentences.append("no prefill worker fits a decode worker")
         return sentences
 
+    def degraded(self) -> list[str]:
+        """What workers of the model complain of, one sentence each."""
+        return [
+            f"{NAMES[info.role]} {info.address}: {sentence}"
+            for info in self.known()
+            for sentence in info.degraded
+            if info.role in NAMES
+        ]
+
     def lacks(self, role: WorkerRole.ValueType) -> str:
         """Why there is no worker of `role`."""
         return f"no {NAMES[role]} worker of model {self._model} is ready"
@@ -41,7 +60,7 @@ class Cluster:
     def _usable(self, info: WorkerInfo) -> bool:
         encoder = info.role == WorkerRole.WORKER_ROLE_ENCODER
         fits = not encoder or info.preprocessing_fingerprint == self._preprocessing
-        return fits and info.model == self._model and not info.draining
+        return fits and info.model == self._model and not info.draining and not self._lost(info)
 
     def _paired(self) -> bool:
         decodes = self.ready(WorkerRole.WORKER_ROLE_DECODE)

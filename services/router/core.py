@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-import random
+import time
 
 from redis.asyncio import Redis
 
 from common.images import ImageLimits
 from common.rpc.channels import Channels
 from common.rpc.server import RpcServer
+from common.rpc.tls import server_tls
+from common.store.directory import Directory
+from common.store.gallery import Gallery
 from common.store.images import ImageStore
+from services.router.access.access import Access
+from services.router.access.allowance import Quotas
+from services.router.access.keys_file import KeysFile
+from services.router.access.tenants import Tenants
 from services.router.admission import Admission
-from services.router.cluster import Cluster
 from services.router.generation import Generator
+from services.router.grammars import Grammars
+from services.router.history import History
 from services.router.http.app import Missing, Pages, build_app
 from services.router.http.chat import Chat
+from services.router.http.endpoint import Endpoint
 from services.router.http.intake import Intake
+from services.router.http.known import KnownImages
 from services.router.http.server import HttpServer
+from services.router.http.text import Text
 from services.router.images import Images
 from services.router.ledger import Ledger
 from services.router.metrics import Metrics
 from services.router.parts import Parts
 from services.router.pipeline import Pipeline
 from services.router.pixels import Pixels
-from services.router.placement import Placement
+from services.router.plan import Planner
 from services.router.recent import RecentUploads
+from services.router.remote.build import open_remote
+from services.router.routing import Routing
 from services.router.servicer import FULL_NAME, RouterServicer
 from services.router.settings import RouterSettings
+from services.router.snapshot import Snapshots
 from triptych.v1.router_pb2_grpc import add_RouterServiceServicer_to_server
 
 
@@ -38,33 +52,59 @@ class Core:
         settings: RouterSettings,
         parts: Parts,
         redis: Redis,
-        cluster: Cluster,
+        directory: Directory,
         channels: Channels,
         ledger: Ledger,
     ) -> None:
-        self.parts, self.cluster = parts, cluster
-        self.metrics = Metrics()
-        placement = Placement(cluster, ledger, random.Random())
-        limits = ImageLimits(max_bytes=settings.max_image_size)
+        self.parts, self.ledger, self.metrics = parts, ledger, Metrics()
+        self._directory = directory
+        self.routing = routing = Routing(settings, parts, directory, channels, ledger, self.metrics)
+        self.cluster = routing.cluster
+        self.keys = KeysFile(settings.keys_file) if settings.keys_file else None
+        self.access = Access(self._tenants, Quotas(time.monotonic), settings.share_across_tenants)
+        limits = ImageLimits(settings.max_image_size, settings.max_image_pixels)
         recent = RecentUploads(int(settings.recent_uploads))
-        self.images = Images(ImageStore(redis), parts.family, limits, settings.max_decoding_images, recent)
-        admission = Admission(parts, self.images, placement)
-        pipeline = Pipeline(placement, ledger, channels, Pixels(self.images.file, channels))
-        self.generator = Generator(parts.card.name, admission, pipeline, parts.tokenizer, self.metrics)
+        self.images = Images(
+            ImageStore(redis), Gallery(redis), parts.family, limits, settings.max_decoding_images, recent
+        )
+        self.remote = open_remote(settings, self.images)
+        admission = Admission(parts, self.images, routing.placement)
+        pixels = Pixels(self.images.file, channels)
+        pipeline = Pipeline(routing.placement, ledger, channels, pixels, routing.turnstile, routing.failover)
+        self.grammars = Grammars()
+        planner = Planner(self.grammars, parts.renderer.knows_tools)
+        self.history = History(int(settings.history), routing.placement.block_size)
+        self.generator = Generator(
+            parts.card.name, planner, admission, pipeline, parts.tokenizer, self.metrics, self.history
+        )
+
+    def degraded(self) -> list[str]:
+        """What does not work although answers are given, one sentence each."""
+        redis = [] if self._directory.up else ["the router cannot read the registry: Redis does not answer"]
+        return redis + self.cluster.degraded()
+
+    def _tenants(self) -> Tenants | None:
+        return self.keys.tenants if self.keys else None
 
 
 def add_rpc(server: RpcServer, settings: RouterSettings, core: Core) -> None:
     """Add the gRPC interface to `server`."""
-    servicer = RouterServicer(core.generator, core.images, core.parts.card, settings.request_timeout_s)
+    timeout = settings.request_timeout_s
+    snapshots = Snapshots(core.routing, core.ledger, core.metrics)
+    servicer = RouterServicer(
+        core.generator, core.images, core.parts.card, snapshots, core.history, core.access, timeout
+    )
     server.add(add_RouterServiceServicer_to_server, servicer, FULL_NAME)
 
 
 def http_server(settings: RouterSettings, core: Core, missing: Missing) -> HttpServer:
     """The HTTP interface, not started."""
     parts = core.parts
-    intake = Intake(core.images, settings.max_image_size, settings.max_images)
-    chat = Chat(
-        parts.card.name, core.generator, intake, parts.tokenizer, settings.max_body_size, settings.request_timeout_s
-    )
-    app = build_app(chat, Pages(parts.card, missing, core.metrics))
-    return HttpServer(app, settings.host, settings.http_port, settings.drain_grace_s)
+    intake = Intake(core.images, settings.max_image_size, settings.max_images, core.remote)
+    endpoint = Endpoint(core.generator, settings.max_body_size)
+    chat = Chat(parts.card.name, endpoint, intake, parts.tokenizer, core.grammars)
+    text = Text(parts.card, endpoint, intake, parts.tokenizer)
+    pages, known = Pages(parts.card, missing, core.degraded, core.metrics), KnownImages(core.images)
+    app = build_app(chat, text, pages, known, core.access, settings.request_timeout_s)
+    tls = server_tls(settings.tls_cert, settings.tls_key, settings.http_client_ca)
+    return HttpServer(app, settings.host, settings.http_port, settings.drain_grace_s, tls)

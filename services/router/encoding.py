@@ -8,13 +8,15 @@ from collections.abc import Callable, Collection
 import grpc
 
 from common.rpc.channels import Channels
+from common.rpc.instance import instance_metadata
 from services.router.account import Account
+from services.router.calls import Trouble
+from services.router.filters import Avoid
 from services.router.job import Job
 from services.router.ledger import Booking, Ledger
 from services.router.pixels import Pixels
-from services.router.placement import Avoid, Placement
+from services.router.placement import Placement
 from triptych.errors import ImagesNotFoundError, InternalError
-from triptych.status import rpc_errors
 from triptych.v1.encoder_pb2 import EncodeImage, EncodeRequest, EncodeResponse
 from triptych.v1.encoder_pb2_grpc import EncoderServiceStub
 from triptych.v1.prefill_pb2 import ImageReady
@@ -36,18 +38,18 @@ class Encoding:
         channels: Channels,
         account: Account,
         pixels: Pixels,
+        trouble: Trouble,
     ) -> None:
         self._job, self._placement = job, placement
         self._ledger, self._channels, self._account = ledger, channels, account
-        self._pixels = pixels
-        self._encoders = Avoid(avoid)(job.encoders)
+        self._pixels, self._trouble = pixels, trouble
+        # Chosen now: those known at admission may have been replaced by others that compute the same.
+        known = placement.equal_encoders(job.encoders) if job.images else []
+        self._encoders = Avoid(avoid)(known)
         self._bookings: dict[str, Booking] = {}
-        self.instance_ids: set[str] = set()
 
     async def run(self, ready: Ready) -> None:
         """Return when every embedding was announced; the first failure ends all calls and is raised."""
-        if not self._job.images:
-            return
         self._account.encode_began()
         try:
             async with asyncio.TaskGroup() as group:
@@ -66,13 +68,12 @@ class Encoding:
             worker = self._placement.encoder(self._encoders)
             self._bookings[image.embedding_key] = self._ledger.book(worker.instance_id, image.tokens)
             shares.setdefault(worker.instance_id, (worker, []))[1].append(image)
-        self.instance_ids = set(shares)
         return list(shares.values())
 
     async def _encode(self, worker: WorkerInfo, images: list[EncodeImage], ready: Ready) -> None:
         waiting = {image.embedding_key: image for image in images}
         try:
-            with rpc_errors("encoder"):
+            with self._trouble.watching("encode", worker):
                 await self._receive_or_send(worker, waiting, ready)
         except ImagesNotFoundError as error:
             # The client uploads what it can recognise.
@@ -105,4 +106,5 @@ class Encoding:
     ) -> grpc.aio.UnaryStreamCall[EncodeRequest, EncodeResponse]:
         stub = EncoderServiceStub(self._channels.get(worker.address))
         request = EncodeRequest(request_id=self._job.request_id, images=images)
-        return stub.Encode(request, timeout=self._job.remaining_s())
+        metadata = instance_metadata(worker.instance_id)
+        return stub.Encode(request, timeout=self._job.remaining_s(), metadata=metadata)

@@ -1,83 +1,94 @@
-"""Answers requests: admission, the stages, and the text of the answer."""
+"""Answers requests: admission, the stages, and the text of the answers."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 from services.router.account import Account
 from services.router.admission import Admission
 from services.router.answer import AnswerText
 from services.router.caller import Caller
+from services.router.choice import Choice
+from services.router.choices import events_of, total_usage
+from services.router.history import History
 from services.router.job import Job
 from services.router.metrics import Metrics
 from services.router.pipeline import Pipeline, Run
-from services.router.stops import check_stops
+from services.router.plan import Plan, Planner
+from services.router.prompt_map import prompt_map
 from services.router.tokenizer import Tokenizer
-from triptych.v1.router_pb2 import GenerateDelta, GenerateFinished, GenerateRequest, GenerateResponse, GenerateStarted
-from triptych.v1.types_pb2 import FinishReason
+from triptych.v1.router_pb2 import (
+    GenerateDelta,
+    GenerateFinished,
+    GenerateRequest,
+    GenerateResponse,
+    GenerateStarted,
+    TokenizeResponse,
+)
+from triptych.v1.types_pb2 import FinishReason, Usage
 
 log = logging.getLogger(__name__)
 
 
-class Answer:
-    """One answer in the making."""
-
-    def __init__(self, job: Job, run: Run, text: AnswerText, account: Account) -> None:
-        self._job, self._run, self._text, self._account = job, run, text, account
-        self._reason = FinishReason.FINISH_REASON_STOP
-
-    async def deltas(self) -> AsyncIterator[GenerateDelta]:
-        """The text, until the model or a stop string ends it."""
-        while self._text.matched_stop is None:
-            event = await self._run.read()
-            if event.HasField("finished"):
-                self._reason = event.finished.reason
-                break
-            tokens = event.tokens.tokens
-            text, used = self._text.push([token.token_id for token in tokens])
-            self._account.received(used)
-            yield GenerateDelta(text=text, tokens=tokens[:used])
-        if rest := self._text.finish():
-            yield GenerateDelta(text=rest)
-
-    async def finish(self) -> GenerateFinished:
-        """Why it ended, and the account."""
-        await self._run.settle()
-        stop = self._text.matched_stop
-        reason = FinishReason.FINISH_REASON_STOP if stop else self._reason
-        return GenerateFinished(reason=reason, matched_stop=stop or "", usage=self._account.usage(self._job.prompt))
-
-
 class Generator:
-    """One answer a call, for every interface alike."""
+    """The answers to one request a call, for every interface alike."""
 
     def __init__(
-        self, model: str, admission: Admission, pipeline: Pipeline, tokenizer: Tokenizer, metrics: Metrics
+        self,
+        model: str,
+        planner: Planner,
+        admission: Admission,
+        pipeline: Pipeline,
+        tokenizer: Tokenizer,
+        metrics: Metrics,
+        history: History,
     ) -> None:
-        self._model, self._admission, self._pipeline = model, admission, pipeline
-        self._tokenizer, self._metrics = tokenizer, metrics
+        self._model, self._planner, self._admission, self._pipeline = model, planner, admission, pipeline
+        self._tokenizer, self._metrics, self._history = tokenizer, metrics, history
 
     async def generate(self, request: GenerateRequest, caller: Caller) -> AsyncGenerator[GenerateResponse]:
-        """The events of one answer. Closing it, cancelling it or a failure ends every stage."""
-        account = Account(time.monotonic_ns)
+        """The events of all answers. Closing it, cancelling it or a failure ends every stage."""
+        accepted_ns = time.monotonic_ns()
         with self._metrics.request():
-            text = AnswerText(self._tokenizer.decode, check_stops(request.stop))
-            job = await self._admission.admit(request, caller)
-            run = Run(self._pipeline, job, account)
+            plan = await self._planner.plan(request)
+            job = await self._admission.admit(plan.request, caller)
+            _reserve(caller, job, plan)
+            answer_ids: list[int] = []
+            choices = [self._choice(index, each, plan, accepted_ns) for index, each in enumerate(plan.jobs(job))]
             try:
-                await run.start()
+                await choices[0].start()
                 yield self._started(request, job)
-                answer = Answer(job, run, text, account)
-                async for delta in answer.deltas():
-                    yield GenerateResponse(delta=delta)
-                finished = await answer.finish()
+                async with aclosing(_closed(choices)) as responses:
+                    async for response in responses:
+                        caller.allowance.generated(len(response.delta.tokens))
+                        if response.delta.index == 0:
+                            answer_ids += [token.token_id for token in response.delta.tokens]
+                        if response.finished.HasField("usage"):
+                            _map(request, response.finished.usage, choices[0])
+                            self._history.finished(request, job, response.finished.usage, answer_ids)
+                            self._metrics.finished(response.finished.usage)
+                            _log(job, request, response.finished)
+                        yield response
             finally:
-                await run.close()
-            self._metrics.finished(finished.usage)
-            _log(job, request, finished)
-            yield GenerateResponse(finished=finished)
+                for choice in choices:
+                    await choice.close()
+
+    async def tokenize(self, request: GenerateRequest, caller: Caller) -> TokenizeResponse:
+        """The prompt as token ids, every picture expanded to its placeholders."""
+        plan = await self._planner.plan(request)
+        return await self._admission.tokenize(plan.request, caller)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """Text of token ids, without special tokens."""
+        return self._tokenizer.decode(ids)
+
+    def _choice(self, index: int, job: Job, plan: Plan, accepted_ns: int) -> Choice:
+        account = Account(time.monotonic_ns, accepted_ns)
+        text = AnswerText(self._tokenizer.decode, plan.stops)
+        return Choice(index, job, Run(self._pipeline, job, account), text, plan.reader(), account)
 
     def _started(self, request: GenerateRequest, job: Job) -> GenerateResponse:
         name = request.request_id or job.request_id
@@ -85,13 +96,40 @@ class Generator:
         return GenerateResponse(started=started)
 
 
+async def _closed(choices: Sequence[Choice]) -> AsyncGenerator[GenerateResponse]:
+    """The events of all choices; the last finish has the account of all."""
+    left = len(choices)
+    async with aclosing(events_of(choices)) as events:
+        async for event in events:
+            if isinstance(event, GenerateDelta):
+                yield GenerateResponse(delta=event)
+                continue
+            left -= 1
+            if left == 0:
+                event.usage.CopyFrom(total_usage(choices))
+            yield GenerateResponse(finished=event)
+
+
+def _reserve(caller: Caller, job: Job, plan: Plan) -> None:
+    images = [image.image_id for image in job.images]
+    caller.allowance.reserve(job.prompt_tokens, job.sampling.max_tokens * plan.choices, images)
+
+
+def _map(request: GenerateRequest, usage: Usage, first: Choice) -> None:
+    """Add what the caller asked to see of its prompt."""
+    if request.prompt_map:
+        ids = {image.embedding_key: image.image_id for image in first.job.images}
+        usage.prompt_map.extend(prompt_map(first.job.prompt, usage, ids, first.account.encoded_keys))
+
+
 def _log(job: Job, request: GenerateRequest, finished: GenerateFinished) -> None:
     """One line an answer: figures and names, no content."""
     usage, reason = finished.usage, FinishReason.Name(finished.reason)
     log.info(
-        "request %s (caller's %.64r): %d prompt and %d completion tokens, %d images, %s after %d ms",
+        "request %s (caller's %.64r, session %.64r): %d prompt and %d completion tokens, %d images, %s after %d ms",
         job.request_id,
         request.request_id,
+        request.session_id,
         usage.prompt_tokens,
         usage.completion_tokens,
         usage.images,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from triptych.digests import check_digest
 from triptych.errors import InvalidArgumentError
-from triptych.v1.types_pb2 import ContentPart, Message
+from triptych.v1.types_pb2 import ContentPart, ImageRef, Message
 
 ROLES = ("system", "user", "assistant", "tool")
 IMAGE_ROLES = ("user", "tool")
+MAX_NESTING = 64
 DETAILS = ("", "auto", "low", "high")
 
 
@@ -28,6 +31,7 @@ def check_messages(messages: Sequence[Message], max_images: int) -> list[ImageUs
         raise InvalidArgumentError("messages must not be empty", param="messages")
     for index, message in enumerate(messages):
         _check_role(message, f"messages[{index}]")
+        _check_calls(message, f"messages[{index}]")
     parts = [
         (f"messages[{index}].content[{at}]", part)
         for index, message in enumerate(messages)
@@ -35,7 +39,7 @@ def check_messages(messages: Sequence[Message], max_images: int) -> list[ImageUs
     ]
     images = [(param, part) for param, part in parts if _kind(part, param) == "image"]
     check_image_count(len(images), max_images)
-    return [_use(part, f"{param}.image") for param, part in images]
+    return [use_of(part.image, f"{param}.image") for param, part in images]
 
 
 def check_image_count(count: int, limit: int) -> None:
@@ -47,7 +51,8 @@ def check_image_count(count: int, limit: int) -> None:
 def check_image_role(role: str, param: str) -> None:
     """InvalidArgumentError for a picture in a message whose role must have none."""
     if role not in IMAGE_ROLES:
-        raise InvalidArgumentError(f"{param} is a {role} message; only user and tool messages hold images", param=param)
+        message = f"{param} has the role {role}; only user and tool messages hold images"
+        raise InvalidArgumentError(message, param=param)
 
 
 def _check_role(message: Message, param: str) -> None:
@@ -57,6 +62,32 @@ def _check_role(message: Message, param: str) -> None:
         check_image_role(message.role, param)
 
 
+def _check_calls(message: Message, param: str) -> None:
+    if message.tool_calls and message.role != "assistant":
+        raise InvalidArgumentError(f"{param}: only assistant messages call functions", param=f"{param}.tool_calls")
+    for index, call in enumerate(message.tool_calls):
+        field = f"{param}.tool_calls[{index}].function.arguments"
+        try:
+            arguments = json.loads(call.arguments)
+        except (ValueError, RecursionError) as error:
+            raise InvalidArgumentError(f"{field}: {error}", param=field) from error
+        if not isinstance(arguments, dict) or _deeper(arguments, MAX_NESTING):
+            wanted = f"a JSON object of at most {MAX_NESTING} levels"
+            raise InvalidArgumentError(f"{field} is not {wanted}", param=field)
+
+
+def _deeper(value: Any, limit: int) -> bool:
+    """Whether a JSON value is nested deeper: templates recurse into it."""
+    level = [value]
+    for _ in range(limit):
+        level = [item for parent in level for item in _items(parent)]
+    return bool(level)
+
+
+def _items(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
+
+
 def _kind(part: ContentPart, param: str) -> str:
     kind = part.WhichOneof("part")
     if kind is None:
@@ -64,7 +95,8 @@ def _kind(part: ContentPart, param: str) -> str:
     return kind
 
 
-def _use(part: ContentPart, param: str) -> ImageUse:
-    if part.image.detail not in DETAILS:
+def use_of(image: ImageRef, param: str) -> ImageUse:
+    """One occurrence of a picture; InvalidArgumentError for a malformed digest or an unknown detail."""
+    if image.detail not in DETAILS:
         raise InvalidArgumentError("detail is auto, low or high", param=f"{param}.detail")
-    return ImageUse(check_digest(part.image.digest, f"{param}.digest"), param)
+    return ImageUse(check_digest(image.digest, f"{param}.digest"), param)

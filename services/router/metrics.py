@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from weakref import WeakSet
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+from services.router.turnstile import Turnstile
 from triptych.errors import TriptychError
 from triptych.v1.types_pb2 import Usage
 
@@ -21,6 +24,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        # Those that have been counted once pass several places on their way out.
+        self._counted: WeakSet[TriptychError] = WeakSet()
+        # Finished answers and their tokens by kind, for those who cannot scrape.
+        self.totals: Counts[str] = Counts()
         self._requests = self._counter(
             "requests", "Answers by how they ended: ok, cancelled or an error's reason", "status"
         )
@@ -28,6 +35,9 @@ class Metrics:
         self._embeddings = self._counter(
             "embeddings", "Embeddings that finished answers needed: hit or miss", "outcome"
         )
+        self._retries = self._counter("retries", "Requests that went on at other workers, by what was wrong", "reason")
+        self._gave_up = self._counter("gave_up", "Requests not tried again after losing their workers", "reason")
+        self._shed = self._counter("shed", "Requests turned away by the queue", "reason")
         self._running = Gauge("triptych_router_running_requests", "Answers in the making", registry=self.registry)
         self._first_token = self._histogram("first_token_seconds", "From acceptance to the first token")
         self._total = self._histogram("request_seconds", "From acceptance to the end of finished answers")
@@ -42,6 +52,7 @@ class Metrics:
                 status = "ok"
             except TriptychError as error:
                 status = error.reason
+                self._counted.add(error)
                 raise
             except Exception:
                 status = "internal"
@@ -49,10 +60,39 @@ class Metrics:
             finally:
                 self._requests.labels(status).inc()
 
+    def refused(self, error: TriptychError) -> None:
+        """Count a request that was refused before it became an answer in the making; harmless when it was counted."""
+        if error not in self._counted:
+            self._count(error)
+
+    def _count(self, error: TriptychError) -> None:
+        self._counted.add(error)
+        self._requests.labels(error.reason).inc()
+
+    def retried(self, reason: str) -> None:
+        """A request goes on at other workers."""
+        self._retries.labels(reason).inc()
+
+    def gave_up(self, reason: str) -> None:
+        """A request that lost its workers was not tried again."""
+        self._gave_up.labels(reason).inc()
+
+    def shed(self, reason: str) -> None:
+        """A request was turned away by the queue."""
+        self._shed.labels(reason).inc()
+
+    def queue(self, turnstile: Turnstile) -> None:
+        """Show how many requests wait, and what the running ones were promised."""
+        self._gauge("queued_requests", "Requests that wait for a free place", lambda: len(turnstile.queue))
+        self._gauge("promised_tokens", "Tokens of KV promised to running requests", lambda: turnstile.taken)
+
     def finished(self, usage: Usage) -> None:
         """Add the account of a complete answer."""
+        self.totals["requests"] += 1
         for kind in TOKEN_KINDS:
-            self._tokens.labels(kind).inc(getattr(usage, f"{kind}_tokens"))
+            count = getattr(usage, f"{kind}_tokens")
+            self.totals[kind] += count
+            self._tokens.labels(kind).inc(count)
         self._embeddings.labels("hit").inc(usage.embedding_hits)
         self._embeddings.labels("miss").inc(usage.embedding_misses)
         self._first_token.observe(usage.times.first_token_ns / NS)
@@ -64,6 +104,9 @@ class Metrics:
 
     def _counter(self, name: str, text: str, label: str) -> Counter:
         return Counter(f"triptych_router_{name}", text, [label], registry=self.registry)
+
+    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(f"triptych_router_{name}", text, registry=self.registry).set_function(value)
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(f"triptych_router_{name}", text, buckets=SECONDS, registry=self.registry)

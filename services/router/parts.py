@@ -34,4 +34,4 @@ def load_parts(settings: RouterSettings) -> Parts:
         context_length=defaults.context_length,
         max_images=settings.max_images,
     )
-    return Parts(family, tokenizer, Renderer(tokenizer, family.image_token_id), defaults, card)
+    return Parts(family, tokenizer, Renderer(tokenizer, family.image_token_id, family.image_markup), defaults, card)

@@ -1,55 +1,72 @@
-"""Drives jobs through encode, prefill and decode."""
+"""Drives jobs through the queue, encode, prefill and decode, and on to other workers when some are lost."""
 
 from __future__ import annotations
-
-import logging
 
 from common.rpc.channels import Channels
 from services.router.account import Account
 from services.router.attempt import Attempt
+from services.router.calls import Trouble
 from services.router.encoding import Encoding
+from services.router.failover import Failover, can_move
 from services.router.job import Job
 from services.router.ledger import Ledger
 from services.router.pixels import Pixels
 from services.router.placement import Placement
-from triptych.errors import UnavailableError
+from services.router.turnstile import Slot, Turnstile
+from triptych.errors import DeadlineExceededError, TriptychError
 from triptych.v1.decode_pb2 import DecodeResponse
-
-log = logging.getLogger(__name__)
-MAX_ATTEMPTS = 2
 
 
 class Pipeline:
     """What all runs share."""
 
-    def __init__(self, placement: Placement, ledger: Ledger, channels: Channels, pixels: Pixels) -> None:
+    def __init__(
+        self,
+        placement: Placement,
+        ledger: Ledger,
+        channels: Channels,
+        pixels: Pixels,
+        turnstile: Turnstile,
+        failover: Failover,
+    ) -> None:
         self._placement, self._ledger, self._channels, self._pixels = placement, ledger, channels, pixels
+        self.turnstile, self.failover = turnstile, failover
+
+    async def enter(self, job: Job) -> Slot:
+        """A place among the running; refuses at once what can never run, and what must not."""
+        self.failover.begin(job)
+        self._placement.check(job.work())
+        return await self.turnstile.enter(job)
 
     def attempt(self, job: Job, account: Account, avoid: set[str]) -> Attempt:
         """A try on the workers that suit best now."""
-        route = self._placement.route(job.prompt_tokens, job.sampling.max_tokens, avoid)
-        encoding = Encoding(job, avoid, self._placement, self._ledger, self._channels, account, self._pixels)
-        return Attempt(job, route, encoding, self._channels, self._ledger, account)
+        route, trouble = self._placement.route(job.work(), avoid), Trouble()
+        encoding = Encoding(job, avoid, self._placement, self._ledger, self._channels, account, self._pixels, trouble)
+        return Attempt(job, route, encoding, self._channels, self._ledger, account, trouble)
 
 
 class Run:
-    """A job on its way. Until its first token it is moved to other workers, once, when one is unavailable."""
+    """A job on its way. When its workers are lost it goes on elsewhere, behind the tokens that were read already."""
 
     def __init__(self, pipeline: Pipeline, job: Job, account: Account) -> None:
         self._pipeline, self._job, self._account = pipeline, job, account
+        self._slot: Slot | None = None
         self._attempt: Attempt | None = None
         self._attempts = 0
-        self._begun = False
+        self._emitted: list[int] = []
         self._avoid: set[str] = set()
 
     async def start(self) -> Attempt:
         """Return once decode has reserved room for the job."""
+        if self._slot is None:
+            self._slot = await self._pipeline.enter(self._job)
         while self._attempt is None:
-            self._attempt = attempt = self._pipeline.attempt(self._job, self._account, self._avoid)
+            job = self._job.resumed(self._emitted)
+            self._attempt = attempt = self._pipeline.attempt(job, self._account, self._avoid)
             self._attempts += 1
             try:
                 await attempt.open()
-            except UnavailableError as error:
+            except TriptychError as error:
                 await self._move(error)
         return self._attempt
 
@@ -59,10 +76,12 @@ class Run:
             attempt = await self.start()
             try:
                 event = await attempt.read()
-            except UnavailableError as error:
+            except TriptychError as error:
                 await self._move(error)
                 continue
-            self._begun = True
+            self._emitted += [token.token_id for token in event.tokens.tokens]
+            if event.HasField("finished"):
+                self._pipeline.failover.finished(self._job)
             return event
 
     async def settle(self) -> None:
@@ -72,15 +91,23 @@ class Run:
 
     async def close(self) -> None:
         """End all calls; twice is harmless."""
+        try:
+            await self._drop()
+        finally:
+            if self._slot is not None:
+                self._slot.release()
+
+    async def _drop(self) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             await attempt.close()
 
-    async def _move(self, error: UnavailableError) -> None:
-        used = self._attempt.instance_ids if self._attempt is not None else set()
-        await self.close()
-        if self._begun or self._attempts >= MAX_ATTEMPTS:
+    async def _move(self, error: TriptychError) -> None:
+        attempt = self._attempt
+        await self._drop()
+        if attempt is None or not can_move(error):
             raise error
-        # Which of them failed is not certain: a dead prefill worker can look like a failing decode worker.
-        self._avoid |= used
-        log.warning("request %s moves to other workers: %s", self._job.request_id, error.message)
+        if self._job.remaining_s() <= 0:
+            raise DeadlineExceededError("the request took longer than its deadline allows") from error
+        self._pipeline.failover.judge(self._job, attempt.failure(error), self._attempts)
+        self._avoid |= attempt.suspects

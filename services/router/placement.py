@@ -3,141 +3,126 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Protocol
 
 from services.router.cluster import Cluster, fit
-from services.router.ledger import Ledger
-from triptych.errors import ContextLengthError, FailedPreconditionError, UnavailableError
+from services.router.filters import Avoid, Beside, Filter, Fits, Holds, Uncrowded, Workers
+from services.router.loads import Loads
+from services.router.scores import (
+    CachedPrefix,
+    FewestRunning,
+    FreeBlocks,
+    LeastPending,
+    Room,
+    Score,
+    SoonestComputed,
+    Work,
+)
+from triptych.errors import FailedPreconditionError, UnavailableError
 from triptych.v1.worker_pb2 import WorkerInfo, WorkerRole
 
-Workers = Sequence[WorkerInfo]
 # Prefill asks each of them first, which a request waits for.
 MAX_PEERS = 4
 
 
-class Filter(Protocol):
-    """Leaves out workers that must not get the work."""
-
-    def __call__(self, workers: Workers) -> list[WorkerInfo]:
-        """The workers that may, in the same order."""
-
-
-class Score(Protocol):
-    """Tells how well a worker suits."""
-
-    def __call__(self, workers: Workers) -> list[float]:
-        """One number in [0, 1] a worker; 1 is best."""
-
-
-class Avoid:
-    """Leaves out workers that just failed, unless there are no others: a broken link may heal at the next try."""
-
-    def __init__(self, instance_ids: Collection[str]) -> None:
-        self._ids = instance_ids
-
-    def __call__(self, workers: Workers) -> list[WorkerInfo]:
-        """See `Filter`."""
-        return [info for info in workers if info.instance_id not in self._ids] or list(workers)
-
-
-class Holds:
-    """Leaves out workers whose whole KV pool is smaller than the work."""
-
-    def __init__(self, tokens: int) -> None:
-        self._tokens = tokens
-
-    def __call__(self, workers: Workers) -> list[WorkerInfo]:
-        """See `Filter`; ContextLengthError when no pool can ever hold it."""
-        kept = [info for info in workers if capacity(info) >= self._tokens]
-        if workers and not kept:
-            most = max(capacity(info) for info in workers)
-            raise ContextLengthError(f"the request needs {self._tokens} tokens of KV, the largest pool holds {most}")
-        return kept
-
-
-class Beside:
-    """Where a process serves both stages, keeps the KV in it: other workers are left out if one is at `address`."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-
-    def __call__(self, workers: Workers) -> list[WorkerInfo]:
-        """See `Filter`."""
-        return [info for info in workers if info.address == self._address] or list(workers)
-
-
-class LeastLoaded:
-    """Prefers workers with few tokens in flight."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def __call__(self, workers: Workers) -> list[float]:
-        """See `Score`."""
-        loads = [self._ledger.load(info.instance_id) for info in workers]
-        most = max(loads, default=0)
-        return [1 - load / most if most else 1.0 for load in loads]
-
-
 class Pick:
-    """Takes the best; ties are broken evenly."""
+    """Takes the best by the first score; the next one decides among equals. Ties are broken evenly."""
 
     def __init__(self, rng: random.Random) -> None:
         self._rng = rng
 
-    def __call__(self, workers: Workers, scores: Sequence[float]) -> WorkerInfo:
+    def __call__(self, workers: Workers, *scores: Score) -> WorkerInfo:
         """One of `workers`, of which there is at least one."""
-        best = max(scores)
-        return self._rng.choice([info for info, score in zip(workers, scores, strict=True) if score == best])
+        for score in scores:
+            values = score(workers)
+            best = max(values)
+            workers = [info for info, value in zip(workers, values, strict=True) if value == best]
+        return self._rng.choice(workers)
 
 
 @dataclass(frozen=True)
 class Route:
-    """The two workers of one attempt, and addresses of others that prefill may fetch cached KV from."""
+    """The two workers of one attempt, addresses of others that prefill may fetch cached KV from, and how many tokens
+    of the prompt the prefill worker is expected to compute.
+    """
 
     prefill: WorkerInfo
     decode: WorkerInfo
     peers: tuple[str, ...]
+    uncached_tokens: int = 0
 
 
 class Placement:
     """Chooses the workers of a request."""
 
-    def __init__(self, cluster: Cluster, ledger: Ledger, rng: random.Random) -> None:
-        self._cluster = cluster
-        self._score: Score = LeastLoaded(ledger)
+    def __init__(self, cluster: Cluster, loads: Loads, rng: random.Random) -> None:
+        self._cluster, self._loads = cluster, loads
         self._pick = Pick(rng)
 
-    def route(self, prompt_tokens: int, max_tokens: int, avoid: Collection[str] = ()) -> Route:
+    def route(self, work: Work, avoid: Collection[str] = ()) -> Route:
         """A decode worker and a prefill worker that fits it; UnavailableError names the role that is missing."""
-        prefills = self._filtered(WorkerRole.WORKER_ROLE_PREFILL, Holds(prompt_tokens), Avoid(avoid))
-        decodes = self._filtered(WorkerRole.WORKER_ROLE_DECODE, Holds(prompt_tokens + max_tokens), Avoid(avoid))
-        paired = [info for info in decodes if any(fit(prefill, info) for prefill in prefills)]
+        prefills, decodes = self._candidates(work)
+        paired = Fits(prefills)(decodes)
         if not paired:
             raise FailedPreconditionError("no prefill worker has the model and the KV layout of a decode worker")
-        decode = self._best(paired)
-        fitting = [info for info in prefills if fit(info, decode)]
-        prefill = self._best(Beside(decode.address)(fitting))
-        return Route(prefill, decode, self._peers(prefill, decode))
+        decode = self._decode(work, Avoid(avoid)(paired))
+        fitting = Avoid(avoid)(Fits([decode])(prefills))
+        prefill = self._prefill(work, Beside(decode.address)(fitting))
+        uncached = work.prompt_tokens - work.cached(prefill, self._loads)
+        return Route(prefill, decode, self._peers(work, prefill, decode), uncached)
+
+    def check(self, work: Work) -> None:
+        """ContextLengthError with the numbers when no worker can ever hold the work, UnavailableError without any."""
+        self._candidates(work)
+
+    def block_size(self) -> int:
+        """Tokens in a KV block of the workers that answer; 0 while none is known."""
+        ready = self._cluster.ready(WorkerRole.WORKER_ROLE_DECODE)
+        return ready[0].layout.block_size if ready else 0
 
     def encoders(self) -> list[WorkerInfo]:
         """Encoders that compute the same embeddings, the best one and its equals; UnavailableError without any."""
-        ready = self._filtered(WorkerRole.WORKER_ROLE_ENCODER)
-        best = self._best(ready)
+        ready = self._ready(WorkerRole.WORKER_ROLE_ENCODER)
+        best = self.encoder(ready)
         return [info for info in ready if equal_encoders(info, best)]
+
+    def equal_encoders(self, known: Workers) -> list[WorkerInfo]:
+        """Those ready now that compute the same embeddings as `known`; UnavailableError when there are none."""
+        ready = self._ready(WorkerRole.WORKER_ROLE_ENCODER)
+        found = [info for info in ready if known and equal_encoders(info, known[0])]
+        if not found:
+            raise UnavailableError(self._cluster.lacks(WorkerRole.WORKER_ROLE_ENCODER), retry_after_s=1.0)
+        return found
 
     def encoder(self, among: Workers) -> WorkerInfo:
         """The one of `among` that should get the next picture."""
-        return self._best(among)
+        return self._pick(among, LeastPending(self._loads))
 
-    def _peers(self, prefill: WorkerInfo, decode: WorkerInfo) -> tuple[str, ...]:
+    def _candidates(self, work: Work) -> tuple[list[WorkerInfo], list[WorkerInfo]]:
+        prefills = self._ready(WorkerRole.WORKER_ROLE_PREFILL, Holds(work.prompt_tokens))
+        return prefills, self._ready(WorkerRole.WORKER_ROLE_DECODE, Holds(work.most_tokens))
+
+    def _decode(self, work: Work, workers: Workers) -> WorkerInfo:
+        loads = self._loads
+        scores = (Room(loads, work), CachedPrefix(loads, work), FreeBlocks(loads), FewestRunning(loads))
+        return self._pick(Uncrowded(loads)(workers), *scores)
+
+    def _prefill(self, work: Work, workers: Workers) -> WorkerInfo:
+        loads = self._loads
+        return self._pick(workers, SoonestComputed(loads, work), CachedPrefix(loads, work), FewestRunning(loads))
+
+    def _peers(self, work: Work, prefill: WorkerInfo, decode: WorkerInfo) -> tuple[str, ...]:
+        """Who has a longer prefix than the two chosen ones, the longest first."""
+        if self._loads.nothing_cached:
+            return ()
         roles = (WorkerRole.WORKER_ROLE_DECODE, WorkerRole.WORKER_ROLE_PREFILL)
-        fitting = {info.address for role in roles for info in self._cluster.ready(role) if fit(prefill, info)}
-        return tuple(sorted(fitting - {prefill.address, decode.address}))[:MAX_PEERS]
+        fitting = [info for role in roles for info in self._cluster.ready(role) if fit(prefill, info)]
+        known = max(work.cached(info, self._loads) for info in (prefill, decode))
+        longer = {info.address: cached for info in fitting if (cached := work.cached(info, self._loads)) > known}
+        return tuple(sorted(longer, key=lambda address: (-longer[address], address)))[:MAX_PEERS]
 
-    def _filtered(
+    def _ready(
         self, role: WorkerRole.ValueType, *filters: Filter | Callable[[Workers], list[WorkerInfo]]
     ) -> list[WorkerInfo]:
         workers = self._cluster.ready(role)
@@ -146,14 +131,6 @@ class Placement:
         for keep in filters:
             workers = keep(workers)
         return workers
-
-    def _best(self, workers: Workers) -> WorkerInfo:
-        return self._pick(workers, self._score(workers))
-
-
-def capacity(info: WorkerInfo) -> int:
-    """Tokens of KV that a worker's whole pool holds."""
-    return info.num_blocks * info.layout.block_size
 
 
 def equal_encoders(one: WorkerInfo, other: WorkerInfo) -> bool:

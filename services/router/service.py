@@ -36,13 +36,21 @@ class RouterProcess:
     async def start(self) -> None:
         """Load the tokenizer, watch the registry, and listen on both ports."""
         parts = await asyncio.to_thread(load_parts, self._settings)
-        redis, channels = connect(self._settings.redis_url), Channels()
+        redis, channels = connect(self._settings.redis_url), Channels(self._settings.client_tls)
         directory = Directory(redis)
         for close in (redis.aclose, channels.close, directory.close):
             self._opened.push_async_callback(close)
         directory.start()
-        cluster = Cluster(directory.workers, parts.card.name, parts.family.preprocessing_fingerprint)
-        core = Core(self._settings, parts, redis, cluster, channels, self.ledger)
+        core = Core(self._settings, parts, redis, directory, channels, self.ledger)
+        self.routing = core.routing
+        self._opened.push_async_callback(core.routing.close)
+        following = asyncio.create_task(core.routing.follow(), name="follow-workers")
+        self._opened.push_async_callback(_cancel, following)
+        self._opened.push_async_callback(core.images.close)
+        if core.remote is not None:
+            self._opened.push_async_callback(core.remote.close)
+        if core.keys is not None:
+            self._opened.push_async_callback(_cancel, asyncio.create_task(core.keys.watch(), name="keys file"))
         await self._listen(core)
         host = self._settings.host
         log.info("gRPC on %s:%d, HTTP on %s:%d", host, self.port, host, self.http_port)
@@ -55,7 +63,8 @@ class RouterProcess:
     async def _listen(self, core: Core) -> None:
         settings = self._settings
         missing = partial(self._missing, core.cluster)
-        rpc, http = RpcServer(settings.host, settings.port), http_server(settings, core, missing)
+        rpc = RpcServer(settings.host, settings.port, tls=settings.server_tls)
+        http = http_server(settings, core, missing)
         add_rpc(rpc, settings, core)
         self._opened.push_async_callback(_drain, rpc, http, settings.drain_grace_s)
         self.port, self.http_port = await rpc.start(), await http.start()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from typing import Any, cast
 
 import grpc
 
-from common.identity import cache_scope
-from services.router.caller import ANONYMOUS, Caller
+from services.router.access.access import Access
+from services.router.caller import Caller
 from services.router.generation import Generator
+from services.router.history import KEPT, History
 from services.router.images import Images
+from services.router.snapshot import Snapshots
 from services.router.upload import read_body, read_header
 from triptych.digests import check_digest
 from triptych.errors import InvalidArgumentError
@@ -20,60 +22,128 @@ from triptych.v1 import router_pb2, router_pb2_grpc
 
 FULL_NAME = "triptych.v1.RouterService"
 MAX_DIGESTS = 1024
+EVERY_MS, LEAST_EVERY_MS = 1000, 100
+EXPLAINED = 20
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class RouterServicer(router_pb2_grpc.RouterServiceServicer):
     """Message in, call, message out."""
 
-    def __init__(self, generator: Generator, images: Images, card: router_pb2.ModelCard, timeout_s: float) -> None:
-        self._generator, self._images, self._card, self._timeout_s = generator, images, card, timeout_s
+    def __init__(
+        self,
+        generator: Generator,
+        images: Images,
+        card: router_pb2.ModelCard,
+        snapshots: Snapshots,
+        history: History,
+        access: Access,
+        timeout_s: float,
+    ) -> None:
+        self._generator, self._images, self._card = generator, images, card
+        self._snapshots, self._history = snapshots, history
+        self._access, self._timeout_s = access, timeout_s
 
     async def Generate(
         self, request: router_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[router_pb2.GenerateResponse]:
         """Stream one answer."""
-        async with aclosing(self._generator.generate(request, self._caller(context))) as responses:
-            async for response in responses:
-                yield response
+        caller = self._caller(context)
+        with closing(caller.allowance) as allowance:
+            allowance.begin()
+            async with aclosing(self._generator.generate(request, caller)) as responses:
+                async for response in responses:
+                    yield response
 
     async def PutImage(
         self, request_iterator: AsyncIterator[router_pb2.PutImageRequest], context: Context
     ) -> router_pb2.PutImageResponse:
         """Take in one picture."""
-        pieces = aiter(request_iterator)
-        header = await read_header(pieces)
-        scope = _scope(header)
-        body = await read_body(pieces, header.size_bytes, self._images.check_size)
-        image = await self._images.put(scope, body, header.digest)
+        caller = self._caller(context)
+        with closing(caller.allowance) as allowance:
+            allowance.begin()
+            pieces = aiter(request_iterator)
+            header = await read_header(pieces)
+            scope = _scope(header, caller)
+            async with caller.in_time("the upload"):
+                body = await read_body(pieces, header.size_bytes, self._images.check_size)
+            image = await self._images.put(scope, body, header.digest)
         return router_pb2.PutImageResponse(image=self._images.record(image))
 
     async def FindImages(
         self, request: router_pb2.FindImagesRequest, context: Context
     ) -> router_pb2.FindImagesResponse:
         """Split digests into known and missing."""
+        scope = _scope(request, self._caller(context))
         digests = _check_digests(request.digests)
-        found = await self._images.find(_scope(request), digests)
+        found = await self._images.find(scope, digests)
         records = [self._images.record(image) for image in found.values()]
         missing = [digest for digest in digests if digest not in found]
         return router_pb2.FindImagesResponse(found=records, missing=missing)
+
+    async def ListImages(
+        self, request: router_pb2.ListImagesRequest, context: Context
+    ) -> router_pb2.ListImagesResponse:
+        """One page of the pictures known in the caller's scope."""
+        scope = _scope(request, self._caller(context))
+        return await self._images.page(scope, request.page_size, request.page_token)
+
+    async def WatchCluster(
+        self, request: router_pb2.WatchClusterRequest, context: Context
+    ) -> AsyncIterator[router_pb2.WatchClusterResponse]:
+        """Show the cluster until the caller leaves."""
+        self._caller(context).check_operator()
+        every_s = max(LEAST_EVERY_MS, request.every_ms or EVERY_MS) / 1000
+        while True:
+            yield self._snapshots.take()
+            await asyncio.sleep(every_s)
 
     async def ListModels(
         self, request: router_pb2.ListModelsRequest, context: Context
     ) -> router_pb2.ListModelsResponse:
         """Name the one model."""
+        self._caller(context)
         return router_pb2.ListModelsResponse(models=[self._card])
 
+    async def Explain(self, request: router_pb2.ExplainRequest, context: Context) -> router_pb2.ExplainResponse:
+        """The latest requests of the caller's scope."""
+        scope = _scope(request, self._caller(context))
+        count = min(request.last or EXPLAINED, KEPT)
+        return router_pb2.ExplainResponse(requests=self._history.latest(scope, count, request.session_id))
+
+    async def Tokenize(self, request: router_pb2.TokenizeRequest, context: Context) -> router_pb2.TokenizeResponse:
+        """The prompt of a request as token ids."""
+        return await self._generator.tokenize(request.request, self._caller(context))
+
+    async def Detokenize(
+        self, request: router_pb2.DetokenizeRequest, context: Context
+    ) -> router_pb2.DetokenizeResponse:
+        """The text of token ids."""
+        self._caller(context)
+        return router_pb2.DetokenizeResponse(text=self._generator.detokenize(request.token_ids))
+
     def _caller(self, context: Context) -> Caller:
+        """Who calls: every method asks this first; UnauthenticatedError without a known key."""
         # None without a deadline, whatever the type stubs say.
         remaining = cast("float | None", context.time_remaining())
         timeout = self._timeout_s if remaining is None else min(remaining, self._timeout_s)
-        return Caller(ANONYMOUS, asyncio.get_running_loop().time() + timeout)
+        metadata = dict(context.invocation_metadata() or ())
+        return self._access.caller(_text(metadata.get("authorization")), timeout)
 
 
-def _scope(message: router_pb2.PutImageHeader | router_pb2.FindImagesRequest) -> str:
+def _text(value: str | bytes | None) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _scope(
+    message: router_pb2.PutImageHeader
+    | router_pb2.FindImagesRequest
+    | router_pb2.ListImagesRequest
+    | router_pb2.ExplainRequest,
+    caller: Caller,
+) -> str:
     given = {field.name: value for field, value in message.ListFields()}
-    return cache_scope(ANONYMOUS, given.get("cache_salt"))
+    return caller.scope(given.get("cache_salt"))
 
 
 def _check_digests(digests: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,12 @@ from services.router.specials import Piece, SpecialTokens
 from triptych.errors import CheckpointError, InvalidArgumentError
 
 Chat = Sequence[dict[str, Any]]
+Tools = Sequence[dict[str, Any]]
+
+# What templates that ask for today's date are told, and what Llama's fall back to. With the real date every cached
+# prefix would be lost at midnight, and two routers could disagree.
+_DAY = dt.date(2024, 7, 26)
+_DIRECTIVES = "aAbBdejmUwWyYHIMSp"
 
 
 class Tokenizer:
@@ -25,6 +32,8 @@ class Tokenizer:
 
     def __init__(self, pretrained: Any, image_token_id: int) -> None:
         self._pretrained = pretrained
+        if isinstance(pretrained.chat_template, str):
+            pretrained.chat_template = _undated(pretrained.chat_template)
         self._backend = pretrained.backend_tokenizer
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -53,10 +62,11 @@ class Tokenizer:
         pretrained.chat_template = pretrained.chat_template or _old_template(model_dir)
         return cls(pretrained, image_token_id)
 
-    def render(self, chat: Chat) -> str:
+    def render(self, chat: Chat, tools: Tools = ()) -> str:
         """The chat as one string that ends where the answer begins; InvalidArgumentError when the template refuses."""
+        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True, "tools": list(tools) or None}
         try:
-            text = self._pretrained.apply_chat_template(list(chat), tokenize=False, add_generation_prompt=True)
+            text = self._pretrained.apply_chat_template(list(chat), **options)
         except TemplateError as error:
             message = f"the model's chat template refuses these messages: {error}"
             raise InvalidArgumentError(message, param="messages") from error
@@ -71,6 +81,10 @@ class Tokenizer:
                 raise InvalidArgumentError("a message holds a control token of the model", param="messages")
             ids += encoded
         return ids
+
+    def encode_raw(self, text: str) -> list[int]:
+        """Token ids of a text without a template; special are only those that the tokenizer puts around any text."""
+        return self._encode(Piece(text, literal=True), add_special_tokens=True)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of the ids without special tokens."""
@@ -90,11 +104,11 @@ class Tokenizer:
         """Whether the vocabulary spells bytes as GPT-2 does."""
         return "ByteLevel" in repr(self._backend.decoder)
 
-    def _encode(self, piece: Piece) -> list[int]:
+    def _encode(self, piece: Piece, add_special_tokens: bool = False) -> list[int]:
         with self._lock:
             self._backend.encode_special_tokens = piece.literal
             try:
-                return list(self._backend.encode(piece.text, add_special_tokens=False).ids)
+                return list(self._backend.encode(piece.text, add_special_tokens=add_special_tokens).ids)
             finally:
                 self._backend.encode_special_tokens = False
 
@@ -104,6 +118,15 @@ class Tokenizer:
             raise CheckpointError(f"the image token {token_id} of the config is no added token of the tokenizer")
         token.special = True
         self._backend.add_special_tokens([token])
+
+
+def _undated(template: str) -> str:
+    """The template with a macro in the place of the function that gives the time."""
+    if "strftime_now" not in template:
+        return template
+    fills = "".join(f"|replace('%{letter}', '{_DAY.strftime(f'%{letter}')}')" for letter in _DIRECTIVES)
+    # The empty expression keeps a line break that begins the template from being trimmed with the block.
+    return "{% macro strftime_now(form) %}{{ form" + fills + " }}{% endmacro %}{{ '' }}" + template
 
 
 def _old_template(model_dir: Path) -> str:

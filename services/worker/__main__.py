@@ -34,7 +34,7 @@ def stages(site: Site, settings: CombinedSettings) -> Stages:
         worker_pb2.WORKER_ROLE_PREFILL: PrefillStage(site, settings, deliveries, serves_kv=False),
     }
     if settings.encode:
-        found[worker_pb2.WORKER_ROLE_ENCODER] = EncodeStage(settings.for_encoder(), site.redis)
+        found[worker_pb2.WORKER_ROLE_ENCODER] = EncodeStage(settings.for_encoder(), site.redis, site.metrics)
     return found
 
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from redis.asyncio import Redis
 
+from common.metrics.registry import Metrics
+from common.metrics.series import Series
 from common.rpc.server import RpcServer
 from services.encoder import servicer
+from services.encoder.book import ReplicaBook
 from services.encoder.load import Load
+from services.encoder.metrics import encoder_series
 from services.encoder.replica import Replica
 from services.encoder.settings import EncoderSettings
 from triptych.v1 import encoder_pb2_grpc, worker_pb2
@@ -15,9 +21,11 @@ from triptych.v1 import encoder_pb2_grpc, worker_pb2
 class EncodeStage:
     """A `Stage` of `common.worker.process` around one replica of the encoder."""
 
-    def __init__(self, settings: EncoderSettings, redis: Redis) -> None:
+    def __init__(self, settings: EncoderSettings, redis: Redis, metrics: Metrics) -> None:
         self._replica = Replica(settings.for_replica(), redis)
-        self._load = Load(settings.max_pending_tokens)
+        self._load, self._book = Load(settings.max_pending_tokens), ReplicaBook()
+        self._policy = settings.embedding_policy
+        metrics.add(self._series)
 
     def register(self, server: RpcServer) -> None:
         """Add EncoderService."""
@@ -36,6 +44,17 @@ class EncodeStage:
         loaded = self._replica.describe()
         info.model_fingerprint = loaded.model_fingerprint
         info.preprocessing_fingerprint = loaded.preprocessing_fingerprint
+        replica = self._replica.record.report().replica
+        info.replicas.append(replica)
+        info.degraded.extend(replica.degraded)
+
+    def _series(self) -> Iterable[Series]:
+        self._book.take(self._replica.record.report())
+        return encoder_series(self._book, self._load, self._policy)
+
+    def alive(self, stall_s: float) -> bool:
+        """It has no engine of its own: each call runs by itself."""
+        return True
 
     async def close(self) -> None:
         """Nothing is left running."""

@@ -57,6 +57,6 @@ class ReferenceDeliveries:
         if ticket.instance_id != self._instance_id:
             return self._others.open(begin)
         sequence = self._decode.reserved(ticket.reservation_id)
-        if sequence.prompt_ids != list(begin.prompt.token_ids):
+        if sequence.token_ids(0, sequence.num_given) != list(begin.prompt.token_ids):
             raise FailedPreconditionError("the KV ticket was issued for another prompt")
         return sequence, Reference(self._decode, ticket.reservation_id), True

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 from redis.asyncio import Redis
 
+from common.identity.blocks import prompt_chain
+from common.rpc.cachefeed import Change
 from common.rpc.server import RpcServer
+from common.rpc.tls import ServerTls
+from common.rpc.worker import FULL_NAME, WorkerServicer
 from common.store.registry import Registration
 from triptych.errors import TriptychError
 from triptych.v1 import (
@@ -28,7 +32,8 @@ from triptych.v1 import (
     prefill_pb2_grpc,
 )
 from triptych.v1.types_pb2 import FinishReason, GeneratedToken, KvLayout, TokenChoice
-from triptych.v1.worker_pb2 import WorkerInfo, WorkerRole
+from triptych.v1.worker_pb2 import GetLoadResponse, WorkerInfo, WorkerRole
+from triptych.v1.worker_pb2_grpc import add_WorkerServiceServicer_to_server
 
 Context = grpc.aio.ServicerContext[Any, Any]
 LAYOUT = KvLayout(version=1, dtype="float32", num_layers=4, num_kv_heads=2, head_dim=32, block_size=16)
@@ -48,6 +53,37 @@ class Script:
     decode_errors: list[TriptychError] = field(default_factory=list)
     error_after_tokens: TriptychError | None = None
     encode_gate: asyncio.Event | None = None
+    die_after_tokens: bool = False
+    # What further choices of a request say, and what the next requests say in turn.
+    others: dict[int, list[int]] = field(default_factory=dict)
+    turns: list[list[int]] = field(default_factory=list)
+
+    def spoken(self, choice: int) -> list[int]:
+        return self.others.get(choice, self.answer)
+
+
+class Index:
+    """Block hashes that a fake worker claims to have cached; a `CacheIndex`."""
+
+    def __init__(self) -> None:
+        self.hashes: dict[bytes, None] = {}
+        self._mirrors: list[Change] = []
+
+    def snapshot(self) -> tuple[int, list[bytes]]:
+        return 0, list(self.hashes)
+
+    def on_change(self, mirror: Change) -> None:
+        self._mirrors.append(mirror)
+
+    def stop_change(self, mirror: Change) -> None:
+        if mirror in self._mirrors:
+            self._mirrors.remove(mirror)
+
+    def add(self, hashes: Iterable[bytes]) -> None:
+        for block_hash in hashes:
+            self.hashes[block_hash] = None
+            for mirror in self._mirrors:
+                mirror(block_hash, True)
 
 
 class Worker:
@@ -58,7 +94,11 @@ class Worker:
         self.instance_id = uuid.uuid4().hex
         self.requests: list[Any] = []
         self.running = 0
-        self.server = RpcServer("127.0.0.1", 0)
+        self.index = Index()
+        self.load = GetLoadResponse()
+        self.server = RpcServer("127.0.0.1", 0, [self.instance_id], fleet.tls)
+        self.service = WorkerServicer(lambda: self.info, lambda: self.load, self.drain, self.index, [self.instance_id])
+        self.server.add(add_WorkerServiceServicer_to_server, self.service, FULL_NAME)
         self.info = WorkerInfo(
             instance_id=self.instance_id,
             role=role,
@@ -77,8 +117,16 @@ class Worker:
         await self.registration.announce()
         self.registration.start()
 
+    def drain(self) -> None:
+        self.info.draining = True
+
+    async def die(self) -> None:
+        """Break every connection; the registry entry stays, as after a SIGKILL."""
+        await self.server.drain(0)
+
     async def stop(self) -> None:
         await self.registration.close()
+        await self.service.leave()
         await self.server.drain(0)
 
 
@@ -118,12 +166,18 @@ class FakePrefill(Worker, prefill_pb2_grpc.PrefillServiceServicer):
         self.requests.append(begin)
         if self.script.prefill_errors:
             raise self.script.prefill_errors.pop(0)
+        self._remember(begin)
         waiting = {image.embedding_key for image in begin.prompt.images}
         async for request in requests:
             waiting.discard(request.image_ready.embedding_key)
         assert not waiting, "prefill was not told of every picture"
         self.fleet.reservations[begin.ticket.reservation_id].set()
         return prefill_pb2.PrefillResponse(computed_tokens=len(begin.prompt.token_ids), compute_ns=7, transfer_bytes=11)
+
+    def _remember(self, begin: prefill_pb2.PrefillBegin) -> None:
+        chain = prompt_chain(begin.prompt, self.info.model_fingerprint, self.info.layout)
+        chain.extend(begin.prompt.token_ids)
+        self.index.add(chain.hashes)
 
 
 class FakeDecode(Worker, decode_pb2_grpc.DecodeServiceServicer):
@@ -137,31 +191,44 @@ class FakeDecode(Worker, decode_pb2_grpc.DecodeServiceServicer):
         try:
             if self.script.decode_errors:
                 raise self.script.decode_errors.pop(0)
-            yield decode_pb2.DecodeResponse(ticket=await self._reserve())
+            if self._is_complete(request):
+                yield decode_pb2.DecodeResponse(finished=decode_pb2.DecodeFinished(reason=self.script.reason))
+                return
+            if self.script.turns:
+                self.script.answer = self.script.turns.pop(0)
+            ticket = self._reserve()
+            yield decode_pb2.DecodeResponse(ticket=ticket)
+            await self.fleet.reservations[ticket.reservation_id].wait()
             async for event in self._speak(request):
                 yield event
         finally:
             self.running -= 1
 
-    async def _reserve(self) -> kv_pb2.KvTicket:
+    def _is_complete(self, request: decode_pb2.DecodeRequest) -> bool:
+        return 0 < len(self.script.answer) <= request.prompt.generated
+
+    def _reserve(self) -> kv_pb2.KvTicket:
         reservation = uuid.uuid4().hex
-        self.filled = self.fleet.reservations[reservation] = asyncio.Event()
+        self.fleet.reservations[reservation] = asyncio.Event()
         return kv_pb2.KvTicket(reservation_id=reservation, instance_id=self.instance_id, layout=LAYOUT)
 
     async def _speak(self, request: decode_pb2.DecodeRequest) -> AsyncIterator[decode_pb2.DecodeResponse]:
-        await self.filled.wait()
-        limit = request.sampling.max_tokens
-        for index, token_id in enumerate(self.script.answer[:limit]):
-            if index == self.script.pause_after:
+        limit, begun = request.sampling.max_tokens, request.prompt.generated
+        answer = self.script.spoken(request.sampling.choice_index)
+        for index, token_id in enumerate(answer[begun:limit], start=begun):
+            if index - begun == self.script.pause_after and (not begun or self.script.die_after_tokens):
                 await self._pause()
             top = [TokenChoice(token_id=token_id, logprob=-0.5)] * request.sampling.top_logprobs
             token = GeneratedToken(token_id=token_id, logprob=-0.5, top=top)
             yield decode_pb2.DecodeResponse(tokens=decode_pb2.DecodedTokens(tokens=[token]))
-        reason = FinishReason.FINISH_REASON_LENGTH if len(self.script.answer) > limit else self.script.reason
+        reason = FinishReason.FINISH_REASON_LENGTH if len(answer) > limit else self.script.reason
         yield decode_pb2.DecodeResponse(finished=decode_pb2.DecodeFinished(reason=reason))
 
     async def _pause(self) -> None:
-        if self.script.error_after_tokens is not None:
+        if self.script.die_after_tokens:
+            # Not awaited: the server waits for this very call.
+            self.dying = asyncio.create_task(self.die())
+        elif self.script.error_after_tokens is not None:
             raise self.script.error_after_tokens
         await self.script.resume.wait()
 
@@ -191,8 +258,8 @@ KINDS: dict[str, tuple[type[Worker], WorkerRole.ValueType, Any, str]] = {
 class Fleet:
     """Workers that share a script, a registry and an imaginary embedding store."""
 
-    def __init__(self, redis: Redis, preprocessing: str) -> None:
-        self.redis, self.preprocessing = redis, preprocessing
+    def __init__(self, redis: Redis, preprocessing: str, tls: ServerTls | None = None) -> None:
+        self.redis, self.preprocessing, self.tls = redis, preprocessing, tls
         self.script = Script()
         self.embeddings: set[str] = set()
         self.reservations: dict[str, asyncio.Event] = {}

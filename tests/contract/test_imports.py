@@ -18,6 +18,12 @@ def loaded_by(statement: str) -> set[str]:
     return set(done.stdout.split())
 
 
+def test_the_sdk_works_where_no_part_of_a_server_is_installed() -> None:
+    blocked = f"for name in {sorted(SERVER_SIDE | {'common', 'services'})}: sys.modules[name] = None"
+    used = "import triptych.conversation, triptych.lint, triptych.cli; triptych.Client('127.0.0.1:1').close()"
+    assert loaded_by(f"{blocked}\n{used}") & SERVER_SIDE == set()
+
+
 @pytest.mark.parametrize("module", ["triptych", "triptych.cli"])
 def test_the_sdk_needs_no_part_of_a_server(module: str) -> None:
     assert loaded_by(f"import {module}") & SERVER_SIDE == set()

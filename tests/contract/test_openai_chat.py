@@ -12,6 +12,8 @@ import pytest
 
 from tests.contract.router_bench import TOKENIZER, Bench, png
 from triptych.digests import file_digest
+from triptych.v1.router_pb2 import GenerateRequest
+from triptych.v1.types_pb2 import ContentPart, Message
 
 SAY = "The picture shows a red square."
 
@@ -210,7 +212,7 @@ async def test_max_completion_tokens_has_priority(bench: Bench) -> None:
 
 
 async def test_the_callers_request_id_is_echoed_but_not_used(bench: Bench) -> None:
-    headers = {"x-request-id": "mine"}
+    headers = {"x-request-id": "mine", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"}
     body = {"messages": [{"role": "user", "content": "hi"}]}
     posts = [bench.http.post("/v1/chat/completions", json=body, headers=headers) for _ in range(2)]
     answers = await asyncio.gather(*posts)
@@ -243,6 +245,46 @@ async def test_defaults_are_the_checkpoints(bench: Bench) -> None:
     await bench.chat()
     sampling = bench.fleet.requests("decode")[0].sampling
     assert (sampling.temperature, sampling.max_tokens, sampling.HasField("seed")) == (0.0, 1024, True)
+
+
+async def test_odd_conversations_are_answered(bench: Bench) -> None:
+    user, answer = {"role": "user", "content": "A"}, {"role": "assistant", "content": ""}
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}
+    quoting = {"role": "tool", "content": "source: <image> <|image_pad|>", "tool_call_id": "1"}
+    for messages in ([user, answer, user], [answer], [user, refusal], [user, {"role": "assistant"}, quoting]):
+        reply = await bench.http.post("/v1/chat/completions", json={"messages": messages})
+        assert (reply.status_code, reply.json()["usage"]["triptych"]["images"]) == (200, 0)
+
+
+async def test_what_a_stream_says_is_what_the_whole_answer_says_on_every_interface(bench: Bench) -> None:
+    """Special tokens in the answer, a stop string over two tokens, one and two answers."""
+    bench.say("é alpha beta gamma")
+    bench.fleet.script.answer[2:2] = [1011, 1022]
+    options: dict[str, Any] = {"stop": ["a gamma"], "max_tokens": 60}
+    said = set()
+    for n in (1, 2):
+        for path, body in (
+            ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+            ("/v1/completions", {"prompt": "hi"}),
+        ):
+            asked = {**body, **options, "n": n}
+            whole = (await bench.http.post(path, json=asked)).json()
+            said |= {choice.get("text", choice.get("message", {}).get("content")) for choice in whole["choices"]}
+            said |= streamed((await bench.http.post(path, json=asked | {"stream": True})).text, n)
+        message = Message(role="user", content=[ContentPart(text="hi")])
+        request = GenerateRequest(messages=[message], stop=options["stop"], n=n)
+        deltas = [response.delta async for response in bench.stub.Generate(request)]
+        said |= {"".join(delta.text for delta in deltas if delta.index == index) for index in range(n)}
+    assert said == {"é alpha bet"}
+
+
+def streamed(text: str, n: int) -> set[str]:
+    """What each of `n` answers says over all chunks."""
+    choices = [json.loads(event)["choices"][0] for event in events_of(text)[:-1]]
+    pieces = [
+        (choice["index"], choice.get("text") or choice.get("delta", {}).get("content") or "") for choice in choices
+    ]
+    return {"".join(piece for at, piece in pieces if at == index) for index in range(n)}
 
 
 @pytest.mark.parametrize("content", [None, "", []])

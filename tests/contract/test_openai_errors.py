@@ -26,33 +26,58 @@ def url_part(url: str) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": url}}
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"n": 2}, "n"),
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"tool_choice": "required"}, "tool_choice"),
-        ({"top_logprobs": 2}, "top_logprobs"),
-        ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": -1}, "max_tokens"),
-        ({"max_tokens": 100_000}, "max_tokens"),
-        ({"temperature": -0.5}, "temperature"),
-        ({"top_p": 0}, "top_p"),
-        ({"presence_penalty": 3}, "presence_penalty"),
-        ({"seed": -1}, "seed"),
-        ({"stop": [""]}, "stop"),
-        ({"stop": ["x"] * 17}, "stop"),
-        ({"cache_salt": ""}, "cache_salt"),
-        ({"messages": []}, "messages"),
-        ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
-        ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0]"),
-    ],
-)
-async def test_bad_fields_are_named(bench: Bench, fields: dict[str, Any], param: str) -> None:
-    answer = await bench.chat(**fields)
-    error = answer.json()["error"]
-    assert (answer.status_code, error["param"], error["type"]) == (400, param, "invalid_request_error")
+SCHEMA = "response_format.json_schema.schema"
+
+
+def strict(schema: dict[str, Any]) -> dict[str, Any]:
+    """A format of which every keyword must be enforced."""
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
+
+
+BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
+    ({"n": 0}, "n"),
+    ({"n": 17}, "n"),
+    ({"response_format": {"type": "xml"}}, "response_format"),
+    ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+    ({"response_format": strict({"properties": {"a": {"not": {}}}})}, f"{SCHEMA}.properties.a"),
+    ({"response_format": strict({"type": "objekt"})}, SCHEMA),
+    (
+        {"response_format": {"type": "grammar", "syntax": "regex", "definition": "(["}},
+        "response_format.definition",
+    ),
+    ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "sampling.grammar"),
+    ({"prompt_logprobs": 1}, "prompt_logprobs"),
+    ({"max_tokens": True}, "max_tokens"),
+    ({"max_tokens": "5"}, "max_tokens"),
+    ({"temperature": "1"}, "temperature"),
+    ({"stream": "yes"}, "stream"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"max_tokens": -1}, "max_tokens"),
+    ({"max_tokens": 100_000}, "max_tokens"),
+    ({"temperature": -0.5}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"presence_penalty": 3}, "presence_penalty"),
+    ({"seed": -1}, "seed"),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ["x"] * 17}, "stop"),
+    ({"cache_salt": ""}, "cache_salt"),
+    ({"messages": []}, "messages"),
+    ({"messages": [{"role": "king", "content": "hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+    ({"messages": [{"role": "user", "content": [{"type": "video"}]}]}, "messages[0].content[0]"),
+]
+
+
+async def test_bad_fields_are_named(bench: Bench) -> None:
+    named = []
+    for fields, _ in BAD_FIELDS:
+        answer = await bench.chat(**fields)
+        error = answer.json()["error"]
+        named.append((fields, error["param"]))
+        assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
+    assert named == BAD_FIELDS
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,17 @@ async def test_unlike_layouts_are_no_pair(bench: Bench) -> None:
 
 
 async def test_ready_when_all_are_there(bench: Bench) -> None:
-    assert (await bench.http.get("/readyz")).json() == {"ready": True, "missing": []}
+    assert (await bench.http.get("/readyz")).json() == {"ready": True, "missing": [], "degraded": []}
+
+
+async def test_what_only_costs_time_is_shown_and_leaves_the_router_ready(bench: Bench) -> None:
+    worker = bench.fleet.workers["prefill"][0]
+    worker.info.degraded.append("the store is odd")
+    await worker.registration.announce()
+    while not (answer := await bench.http.get("/readyz")).json()["degraded"]:
+        pass
+    assert answer.status_code == 200
+    assert answer.json()["degraded"] == [f"prefill {worker.info.address}: the store is odd"]
 
 
 async def test_metrics_count_answers_and_tokens(bench: Bench) -> None:

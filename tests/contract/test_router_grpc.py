@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any
 
 import grpc
@@ -10,6 +12,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.contract.router_bench import Bench, eventually, png
+from triptych import AsyncClient
 from triptych.channel import open_channel
 from triptych.digests import file_digest
 from triptych.errors import (
@@ -203,3 +206,26 @@ async def test_a_prompt_as_long_as_the_context_is_refused_by_its_own_length(benc
     with pytest.raises(ContextLengthError, match=r"the prompt has \d+ tokens; the context holds") as caught:
         await generate(bench, request(ContentPart(text="zq" * 5000)))
     assert caught.value.param == "messages"
+
+
+async def first(snapshots: AsyncIterator[Any], holds: Callable[[Any], object]) -> Any:
+    async for snapshot in snapshots:
+        if holds(snapshot):
+            return snapshot
+    pytest.fail("the stream has ended")
+
+
+async def test_the_cluster_can_be_watched(bench: Bench) -> None:
+    bench.say("one two three")
+    bench.fleet.script.pause_after = 1
+    async with AsyncClient(f"127.0.0.1:{bench.router.port}") as client:
+        asking = asyncio.create_task(client.generate("hello").answer())
+        async with aclosing(client.watch_cluster(every_s=0.1)) as snapshots:
+            busy = await first(snapshots, lambda each: each.running_requests and each.promised_tokens)
+            assert {status.info.instance_id: status.requests for status in busy.workers if status.requests}
+            assert all(status.reachable for status in busy.workers)
+            bench.fleet.script.resume.set()
+            await asking
+            done = await first(snapshots, lambda each: not each.running_requests)
+    assert (done.finished_requests, done.queue.waiting, list(done.missing)) == (1, 0, [])
+    assert done.completion_tokens == len(bench.fleet.script.answer)

@@ -15,9 +15,11 @@ from triptych.cli.plan import ClusterOptions, Topology
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize(("topology", "processes"), [("e-pd", 4), ("monolith", 3)])
-def test_same_answers_and_no_transfer(topology: Topology, processes: int, checkpoints: CheckpointCache) -> None:
-    model = checkpoints.get("qwen3_vl")
+@pytest.mark.parametrize(("topology", "processes", "family"), [("e-pd", 4, "qwen3_vl"), ("monolith", 3, "gemma3")])
+def test_same_answers_and_no_transfer(
+    topology: Topology, processes: int, family: str, checkpoints: CheckpointCache
+) -> None:
+    model = checkpoints.get(family)
     options = ClusterOptions(model, topology=topology, extra={"worker": ["--step-tokens", "13", "--blocks", "256"]})
     reference = Reference(model)
     with LocalCluster(options) as cluster, Client(cluster.grpc_address) as client:

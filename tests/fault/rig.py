@@ -53,6 +53,12 @@ class Rig:
         async with asyncio.timeout(PATIENCE_S):
             return await self.http.post("/v1/chat/completions", json=body)
 
+    async def degraded(self) -> list[str]:
+        """What the router knows to be degraded; it is ready nevertheless."""
+        answer = await self.http.get("/readyz")
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["degraded"])
+
     async def say(self, picture: bytes | None = None) -> str:
         """The answer's text."""
         answer = await self.ask(picture)
@@ -97,16 +103,20 @@ async def _encoder(stack: AsyncExitStack, redis: Redis, settings: EncoderSetting
     address = f"127.0.0.1:{await server.start()}"
     stack.push_async_callback(server.drain, 0.5)
     loaded = replica.describe()
-    info = worker_pb2.WorkerInfo(
-        instance_id="encoder-of-the-rig",
-        role=worker_pb2.WORKER_ROLE_ENCODER,
-        address=address,
-        model=settings.served_name,
-        model_fingerprint=loaded.model_fingerprint,
-        preprocessing_fingerprint=loaded.preprocessing_fingerprint,
-        dtype=settings.dtype,
-    )
-    registration = Registration(redis, lambda: info)
+
+    def info() -> worker_pb2.WorkerInfo:
+        return worker_pb2.WorkerInfo(
+            instance_id="encoder-of-the-rig",
+            role=worker_pb2.WORKER_ROLE_ENCODER,
+            address=address,
+            model=settings.served_name,
+            model_fingerprint=loaded.model_fingerprint,
+            preprocessing_fingerprint=loaded.preprocessing_fingerprint,
+            dtype=settings.dtype,
+            degraded=replica.record.report().replica.degraded,
+        )
+
+    registration = Registration(redis, info)
     stack.push_async_callback(registration.close)
     registration.start()
     return replica, desk

@@ -49,14 +49,16 @@ def tower(checkpoint: Path) -> Tower:
 class Front:
     """An encoder front with one replica in this process, whose store is `url`."""
 
-    def __init__(self, checkpoint: Path, url: str) -> None:
+    def __init__(self, checkpoint: Path, url: str, **settings: object) -> None:
         self.redis = connect(url)
         self.desk, self.channels = Desk(), Channels()
-        self.replica = Replica(EncoderSettings(model=checkpoint).for_replica(), self.redis)
+        given = EncoderSettings.model_validate({"model": checkpoint, **settings})
+        self.load = Load(given.max_pending_tokens)
+        self.replica = Replica(given.for_replica(), self.redis)
 
     async def start(self) -> None:
         self.server = RpcServer("127.0.0.1", 0)
-        servicer = EncoderServicer(self.replica.ensure, Load(10**6), self.desk)
+        servicer = EncoderServicer(self.replica.ensure, self.load, self.desk)
         self.server.add(encoder_pb2_grpc.add_EncoderServiceServicer_to_server, servicer, FULL_NAME)
         self.address = f"127.0.0.1:{await self.server.start()}"
         self.stub = encoder_pb2_grpc.EncoderServiceStub(self.channels.get(self.address))
@@ -139,14 +141,14 @@ async def test_with_a_store_nothing_is_held(checkpoint: Path, tower: Tower, valk
 
 async def test_a_value_over_every_message_limit_arrives(front: Front) -> None:
     rows = torch.arange(6 * 10**6, dtype=torch.float32).reshape(1000, -1)
-    front.desk.embeddings.put(KEY, codec.pack(KEY, {"embeddings": rows}))
+    front.desk.embeddings.put(KEY, bytes(codec.pack(KEY, {"embeddings": rows})))
     assert torch.equal(await front.fetch(KEY, 1000), rows)
 
 
 @pytest.mark.parametrize("cut", [0, -1])
 async def test_a_value_that_is_gone_or_damaged_begins_the_request_anew(front: Front, cut: int) -> None:
     if cut:
-        front.desk.embeddings.put(KEY, codec.pack(KEY, {"embeddings": torch.zeros(3, 2)})[:cut])
+        front.desk.embeddings.put(KEY, bytes(codec.pack(KEY, {"embeddings": torch.zeros(3, 2)}))[:cut])
     with pytest.raises(UnavailableError):
         await front.fetch(KEY, 3)
 

@@ -44,15 +44,18 @@ def reference(model: Path) -> Reference:
 async def faulty_pair(
     model: Path, redis_url: str, mode: KvTransport, *faults: Fault, blocks: int = 64
 ) -> AsyncIterator[tuple[Pair, FaultyLinks]]:
-    """Two workers whose pushes go through `FaultyLinks`; prompts are computed a block at a time."""
+    """Two workers whose KV goes through `FaultyLinks`; prompts are computed a block at a time.
+
+    A chunk is one block of one layer, however much waits to be sent, so the n-th chunk always exists.
+    """
     common = {"model": model, "redis_url": redis_url, "blocks": blocks, "drain_grace_s": 1.0, "kv_transport": mode}
-    settings = PrefillSettings.model_validate({**common, "step_tokens": BLOCK})
+    settings = PrefillSettings.model_validate({**common, "step_tokens": BLOCK, "pull": "always"})
     made: list[FaultyLinks] = []
 
     def stages(site: Site) -> Stages:
         made.append(FaultyLinks(GrpcLinks(site.channels), *faults))
-        deliveries = PushDeliveries(site.parts, site.channels, made[0])
-        return {worker_pb2.WORKER_ROLE_PREFILL: PrefillStage(site, settings, deliveries, serves_kv=True)}
+        deliveries = PushDeliveries(site.parts, site.channels, made[0], chunk_bytes=1)
+        return {worker_pb2.WORKER_ROLE_PREFILL: PrefillStage(site, settings, deliveries, serves_kv=True, links=made[0])}
 
     prefill = WorkerProcess(lambda: load_parts(settings, step_tokens=BLOCK, step_sequences=0), stages)
     async with running([prefill, decode_main.build(DecodeSettings.model_validate(common))]) as channels:
@@ -79,10 +82,51 @@ async def test_tokens_are_exact_after_each_fault(
     async with faulty_pair(model, valkey_url, mode) as (pair, links):
         clean = await pair.ask(prompt_in_own_scope(pair, reference, 4 * BLOCK + 5), greedy(8))
         for name in NAMES:
-            links.faults, links.chunks = [Fault(name, nth=2)], 0
+            fault = Fault(name, nth=2)
+            links.faults, links.chunks = [fault], 0
             answer = await pair.ask(prompt_in_own_scope(pair, reference, 4 * BLOCK + 5), greedy(8))
             assert answer.token_ids == clean.token_ids, name
-            assert links.chunks >= 3, name
+            assert fault.hits == 1, name
+
+
+@pytest.mark.parametrize("mode", ["grpc", "shm"])
+async def test_tokens_are_exact_after_each_fault_of_a_pull(
+    model: Path, valkey_url: str, reference: Reference, mode: KvTransport
+) -> None:
+    """The second turn's prompt is pulled from decode, and its first chunk is hit in every way."""
+    async with faulty_pair(model, valkey_url, mode) as (pair, links):
+        first = prompt_in_own_scope(pair, reference, 20)
+        answer = await pair.ask(first, greedy(40))
+        turn = [*first.token_ids, *answer.token_ids, *text_prompt(reference, 9)]
+        clean = await pair.ask(pair.prompt(turn), greedy(8))
+        for name in NAMES:
+            again = prompt_in_own_scope(pair, reference, 20)
+            await pair.ask(again, greedy(40))
+            second = pair.prompt(turn)
+            second.cache_scope = again.cache_scope
+            fault = Fault(name)
+            links.faults, links.chunks = [fault], 0
+            answer = await pair.ask(second, greedy(8))
+            assert answer.token_ids == clean.token_ids, name
+            assert answer.account is not None and answer.account.pulled_tokens > 0, name
+            assert fault.hits == 1, name
+
+
+async def test_a_pull_that_stays_damaged_is_computed_instead(
+    model: Path, valkey_url: str, reference: Reference
+) -> None:
+    """E13: KV that is not what the peer has is never used."""
+    async with faulty_pair(model, valkey_url, "auto") as (pair, links):
+        first = prompt_in_own_scope(pair, reference, 20)
+        answer = await pair.ask(first, greedy(40))
+        second = pair.prompt([*first.token_ids, *answer.token_ids, *text_prompt(reference, 9)])
+        clean = await pair.ask(second, greedy(8))
+        second.cache_scope = first.cache_scope
+        damaged = Fault("corrupt", times=10_000, way="pull")
+        links.faults = [damaged]
+        answer = await pair.ask(second, greedy(8))
+        assert (answer.token_ids, damaged.hits > 0) == (clean.token_ids, True)
+        assert answer.account is not None and answer.account.pulled_tokens == 0
 
 
 async def test_kv_that_stays_damaged_fails_the_request(model: Path, valkey_url: str, reference: Reference) -> None:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 from redis.asyncio import Redis
 
+from common.store import codec
 from common.store.client import connect
 from common.store.embeddings import EmbeddingStore
 from tests.fault.rig import PATIENCE_S, Rig, open_rig, picture
@@ -48,10 +49,22 @@ async def back_to_normal(rig: Rig, redis: Redis, first: int) -> None:
             await asyncio.sleep(0.2)
 
 
+async def until_degraded(rig: Rig, word: str) -> None:
+    """Return when a complaint has `word` in it, or, for "", when there is none."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not told(await rig.degraded(), word):  # noqa: ASYNC110 nothing tells us
+            await asyncio.sleep(0.05)
+
+
+def told(complaints: list[str], word: str) -> bool:
+    return any(word in complaint for complaint in complaints) if word else not complaints
+
+
 async def test_stopped(rig: Rig, server: ValkeyServer, redis: Redis) -> None:
     known = await rig.say(picture(1))
     server.stop()
     assert await rig.say() is not None
+    await until_degraded(rig, "Redis does not answer")
     assert await rig.say(picture(1)) == known
     during = await rig.say(picture(2))
     assert rig.desk.embeddings.size_bytes > 0
@@ -136,3 +149,16 @@ async def test_garbage(proxy: Proxy, redis: Redis) -> None:
         proxy.garbage = False
         await back_to_normal(rig, redis, 100)
         assert await rig.say(picture(2)) == during
+
+
+async def test_e11_writes_that_fail_do_not_stay_quiet(rig: Rig, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    await rig.say(picture(1))
+    assert rig.replica.counters.write_errors == 0
+    assert await redis.dbsize() > 0
+    with monkeypatch.context() as broken:
+        broken.setattr(codec, "_NAMES", {})
+        assert (await rig.ask(picture(2))).status_code == 500
+    assert rig.replica.counters.write_errors > 0
+    await until_degraded(rig, "write(s) to the embedding store failed")
+    await rig.say(picture(3))
+    await until_degraded(rig, "")

@@ -15,18 +15,23 @@ from transformers import AutoTokenizer
 from common.models.language import LanguageModel, VisualInputs
 from common.models.tower import Tower
 from tests.integration.dense_attention import DenseAttention
+from tests.rendered import marked_ids
 
 CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """A chat with its pictures, ready for the language model; `visual` is None without DeepStack."""
+    """A chat with its pictures, ready for the language model; `visual` is None without DeepStack.
+
+    `whole` are the images, as (begin, end), whose tokens attend to each other both ways.
+    """
 
     token_ids: list[int]
     embeds: Tensor
     positions: Tensor
     visual: VisualInputs | None
+    whole: list[tuple[int, int]]
 
 
 class SplitModel:
@@ -40,9 +45,8 @@ class SplitModel:
     def prompt(self, messages: Sequence[Mapping[str, Any]], images: Sequence[Image.Image]) -> Prompt:
         """Render, tokenize, expand, encode and merge."""
         family = self.tower.family
-        text = self._tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True)
         layouts = [family.layout(*image.size) for image in images]
-        token_ids, spans = family.expand(self._tokenizer.encode(text, add_special_tokens=False), layouts)
+        token_ids, spans = family.expand(marked_ids(self._tokenizer, family, messages), layouts)
         features = self.tower.encode([self.tower.preprocess(image) for image in images])
         embeds = self.language.embed(torch.tensor(token_ids))
         for span, feature in zip(spans, features, strict=True):
@@ -51,7 +55,8 @@ class SplitModel:
         maps = [name for name in (features[0] if features else {}) if name.startswith("deepstack.")]
         deepstack = tuple(torch.cat([feature[name] for feature in features]) for name in maps)
         positions = torch.from_numpy(family.positions(len(token_ids), spans).ids)
-        return Prompt(token_ids, embeds, positions, VisualInputs(rows, deepstack) if deepstack else None)
+        whole = [] if family.image_attention_is_causal else [(span.offset, span.end) for span in spans]
+        return Prompt(token_ids, embeds, positions, VisualInputs(rows, deepstack) if deepstack else None, whole)
 
     def logits(self, prompts: Sequence[Prompt]) -> list[Tensor]:
         """Logits (T, vocabulary) of each prompt, all computed in one packed forward."""
@@ -60,7 +65,7 @@ class SplitModel:
             torch.cat([prompt.embeds for prompt in prompts]),
             torch.cat([prompt.positions for prompt in prompts], dim=1),
             _pack([prompt.visual for prompt in prompts], lengths),
-            DenseAttention(lengths),
+            DenseAttention(lengths, [prompt.whole for prompt in prompts]),
         )
         return list(self.language.logits(hidden).split(lengths))
 

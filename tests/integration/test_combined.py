@@ -12,8 +12,9 @@ import torch
 
 from common.models.tower import Tower
 from tests.checkpoints import build_checkpoint
-from tests.integration.test_hand_over import greedy, ids_of, picture, reserve, text_prompt
+from tests.integration.test_hand_over import greedy, picture, reserve, text_prompt
 from tests.reference import Reference, same_tokens
+from tests.rendered import marked_ids
 from tests.valkey import start_valkey
 from tests.workers import Pair, running_combined
 from triptych.errors import FailedPreconditionError
@@ -52,7 +53,7 @@ async def test_images_give_the_reference_tokens(pair: Pair, model: Path, referen
     expected = reference.generate(messages, images, 10, ignore_eos=True)
     for each in pictures:
         await pair.put(each)
-    answer = await pair.ask(pair.prompt(ids_of(reference, messages), pictures), greedy(10))
+    answer = await pair.ask(pair.prompt(marked_ids(reference.tokenizer, pair.family, messages), pictures), greedy(10))
     assert same_tokens(expected, answer.token_ids)
     assert answer.account and answer.account.transfer_bytes == 0
 

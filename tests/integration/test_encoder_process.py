@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -24,52 +19,16 @@ from common.store.client import connect
 from common.store.directory import Directory
 from common.store.embeddings import EmbeddingStore
 from tests.checkpoints import CheckpointCache
+from tests.encoder_process import START_S, Encoder, encode, idle, load
 from tests.encoding import describe, upload
 from tests.pictures import noise
 from tests.valkey import free_port
 from triptych.channel import open_channel
 from triptych.errors import ImagesNotFoundError, InvalidArgumentError, UnavailableError
-from triptych.status import rpc_errors
-from triptych.v1 import encoder_pb2, encoder_pb2_grpc, worker_pb2, worker_pb2_grpc
+from triptych.v1 import encoder_pb2, worker_pb2, worker_pb2_grpc
 
-START_S = 120
 pytestmark = pytest.mark.timeout(300)
 SEEDS = itertools.count(1000)
-
-
-class Encoder:
-    """`python -m services.encoder` with everything it writes in one directory."""
-
-    def __init__(self, model: Path, redis_url: str, directory: Path) -> None:
-        self.port = free_port()
-        self.log = directory / "log"
-        self.temporary = directory / "tmp"
-        self.temporary.mkdir(parents=True)
-        environment = os.environ | {"TMPDIR": str(self.temporary), "HOME": str(directory)}
-        flags = ["--model", str(model), "--redis-url", redis_url, "--port", str(self.port)]
-        command = [sys.executable, "-m", "services.encoder", *flags]
-        with self.log.open("wb") as log:
-            self.process = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
-
-    def text(self) -> str:
-        return self.log.read_text()
-
-    def wait_for(self, line: str) -> None:
-        deadline = time.monotonic() + START_S
-        while line not in self.text():
-            assert self.process.poll() is None, self.text()
-            assert time.monotonic() < deadline, self.text()
-            time.sleep(0.05)
-
-    def stop(self) -> int:
-        """SIGTERM, and the exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return int(self.process.wait(START_S))
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -110,22 +69,6 @@ async def redis(valkey_url: str) -> AsyncIterator[Redis]:
 async def channel(encoder: Encoder) -> AsyncIterator[grpc.aio.Channel]:
     async with open_channel(f"127.0.0.1:{encoder.port}") as channel:
         yield channel
-
-
-async def encode(channel: grpc.aio.Channel, *images: encoder_pb2.EncodeImage) -> list[encoder_pb2.EncodeResponse]:
-    stub = encoder_pb2_grpc.EncoderServiceStub(channel)
-    with rpc_errors("encoder"):
-        return [response async for response in stub.Encode(encoder_pb2.EncodeRequest(images=images), timeout=START_S)]
-
-
-async def load(channel: grpc.aio.Channel) -> worker_pb2.GetLoadResponse:
-    return await worker_pb2_grpc.WorkerServiceStub(channel).GetLoad(worker_pb2.GetLoadRequest())
-
-
-async def idle(channel: grpc.aio.Channel) -> None:
-    async with asyncio.timeout(30):
-        while (await load(channel)) != worker_pb2.GetLoadResponse():  # noqa: ASYNC110 nothing tells us
-            await asyncio.sleep(0.05)
 
 
 async def test_an_encoded_picture_is_what_the_tower_gives(
@@ -204,15 +147,52 @@ async def test_a_killed_replica_is_replaced(
     encoder: Encoder, channel: grpc.aio.Channel, redis: Redis, tower: Tower
 ) -> None:
     one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
-    for child in encoder.process.children(recursive=True):
-        if "ServeReplica" in " ".join(child.cmdline()):
-            child.kill()
+    for replica in encoder.replicas():
+        replica.kill()
     (response,) = await encode(channel, one.message)
     assert response.outcome == encoder_pb2.ENCODE_OUTCOME_COMPUTED
 
 
 async def test_the_front_stays_without_torch(encoder: Encoder) -> None:
     assert not any("torch" in mapped.path for mapped in encoder.process.memory_maps())
+
+
+@pytest.fixture
+def start() -> Iterator[list[Encoder]]:
+    started: list[Encoder] = []
+    yield started
+    for process in started:
+        process.close()
+
+
+def without_weights(checkpoint: Path, broken: Path) -> Path:
+    broken.mkdir()
+    for file in checkpoint.iterdir():
+        if file.suffix != ".safetensors":
+            (broken / file.name).write_bytes(file.read_bytes())
+    return broken
+
+
+async def test_k09_a_broken_checkpoint_stops_with_a_sentence_and_others_keep_serving(
+    start: list[Encoder],
+    directory: Path,
+    checkpoint: Path,
+    valkey_url: str,
+    channel: grpc.aio.Channel,
+    redis: Redis,
+    tower: Tower,
+) -> None:
+    broken = without_weights(checkpoint, directory / "broken")
+    start.append(Encoder(broken, valkey_url, directory / "2"))
+    assert await asyncio.to_thread(start[0].process.wait, START_S) == 1
+    assert start[0].text().splitlines()[-1].startswith("error: ")
+    assert "Traceback" not in start[0].text()
+    assert list(start[0].temporary.iterdir()) == []
+    one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
+    assert len(await encode(channel, one.message)) == 1
+    view = Directory(redis)
+    await view.poll()
+    assert len(view.workers()) == 1
 
 
 async def test_after_drain_no_new_work_is_taken(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
@@ -238,35 +218,12 @@ async def test_sigterm_leaves_nothing_behind(encoder: Encoder, redis: Redis) -> 
     assert directory.workers() == ()
 
 
-@pytest.fixture
-def start() -> Iterator[list[Encoder]]:
-    started: list[Encoder] = []
-    yield started
-    for process in started:
-        process.close()
-
-
 def test_a_directory_without_a_model_stops_at_once_with_a_sentence(
     start: list[Encoder], directory: Path, valkey_url: str
 ) -> None:
     start.append(Encoder(directory, valkey_url, directory / "1"))
     assert start[0].process.wait(START_S) == 1
     assert start[0].text().splitlines()[-1] == f"error: the model directory {directory} has no config.json"
-
-
-def test_a_broken_checkpoint_stops_with_a_sentence_and_leaves_nothing(
-    start: list[Encoder], directory: Path, checkpoint: Path, valkey_url: str
-) -> None:
-    broken = directory / "broken"
-    broken.mkdir()
-    for file in checkpoint.iterdir():
-        if file.suffix != ".safetensors":
-            (broken / file.name).write_bytes(file.read_bytes())
-    start.append(Encoder(broken, valkey_url, directory / "2"))
-    assert start[0].process.wait(START_S) == 1
-    assert start[0].text().splitlines()[-1].startswith("error: ")
-    assert "Traceback" not in start[0].text()
-    assert list(start[0].temporary.iterdir()) == []
 
 
 def test_it_waits_for_redis_and_can_be_stopped_meanwhile(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import json
+import shutil
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
@@ -80,6 +82,23 @@ async def test_the_first_time_computes_and_the_second_hits(redis: Redis, tower: 
     assert (first.outcome, second.outcome) == (COMPUTED, HIT)
     assert first.encode_ns > 0 and second.encode_ns == 0
     assert first.size_bytes == second.size_bytes == await redis.strlen(embedding_key(one.task.embedding_key))
+
+
+def with_another_mean(checkpoint: Path, copy: Path) -> Path:
+    shutil.copytree(checkpoint, copy)
+    file = copy / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "image_mean": [0.1, 0.2, 0.3]}))
+    return copy
+
+
+async def test_a10_another_image_processor_setting_does_not_hit(
+    checkpoint: Path, tmp_path: Path, redis: Redis, tower: Tower, new_replica: NewReplica
+) -> None:
+    model = with_another_mean(checkpoint, tmp_path / "other")
+    other = Tower.load(model, dtype=torch.float32, device=torch.device("cpu"))
+    for a_tower, replica in ((tower, new_replica()), (other, new_replica(model=model))):
+        one = await upload(redis, a_tower, noise(90, 70))
+        assert (await replica.ensure(one.task)).outcome == COMPUTED
 
 
 async def test_many_at_once_compute_once_across_replicas(redis: Redis, tower: Tower, new_replica: NewReplica) -> None:

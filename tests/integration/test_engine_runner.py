@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import random
 from collections.abc import Mapping
 from collections.abc import Sequence as Seq
@@ -17,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from common.engine.blocks import BlockPool
+from common.engine.chunking import Waiting
 from common.engine.kv_cache import KvCache
 from common.engine.memory import kv_layout
 from common.engine.runner import ModelRunner
@@ -30,7 +32,7 @@ from common.models.language import LanguageModel
 from common.models.tower import Tower
 from tests.checkpoints import FAMILIES, build_checkpoint
 from tests.reference import Reference, ReferenceAnswer, same_tokens
-from triptych.errors import UnavailableError
+from triptych.errors import InternalError, UnavailableError
 
 BLOCK = 8
 TOKENS = 8
@@ -63,6 +65,7 @@ class Setup:
         spans = self._spans(ids, images)
         features = self.tower.encode([self.tower.preprocess(image) for image in images])
         sequence = Sequence(text, ids, self.family.positions(len(ids), spans), params, tuple(spans))
+        sequence.whole_images = not self.family.image_attention_is_causal
         return Request(sequence, chat(text, len(images)), images, features)
 
     def answer(self, request: Request) -> ReferenceAnswer:
@@ -120,8 +123,14 @@ class Engine:
         """Run one request alone to its end."""
         sequence = self.add(request)
         while sequence in self.features:
-            self.step([(sequence, min(chunk, sequence.num_uncomputed))])
+            self.step([(sequence, next_chunk(sequence, chunk))])
         return sequence.output_ids
+
+
+def next_chunk(sequence: Sequence, most: int) -> int:
+    """Tokens of the next step: up to `most`, but never less than an image that must not be cut."""
+    waiting = Waiting("r", sequence.num_computed, sequence.num_tokens, sequence.num_tokens, sequence.uncut)
+    return max(waiting.least, waiting.at_most(most))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +140,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @functools.cache
 def load(family: str, root: Path) -> Setup:
-    directory = build_checkpoint(family, root / family)
+    return setup_of(build_checkpoint(family, root / family))
+
+
+def setup_of(directory: Path) -> Setup:
     model = LanguageModel.load(directory, dtype=torch.float32, device=torch.device("cpu"))
     tower = Tower.load(directory, torch.float32, torch.device("cpu"))
     return Setup(Reference(directory), load_family(directory), tower, model)
@@ -140,6 +152,16 @@ def load(family: str, root: Path) -> Setup:
 @pytest.fixture(params=FAMILIES)
 def setup(request: pytest.FixtureRequest, root: Path) -> Setup:
     return load(request.param, root)
+
+
+@pytest.fixture(params=[family for family in FAMILIES if family != "gemma3"])
+def causal(request: pytest.FixtureRequest, root: Path) -> Setup:
+    return load(request.param, root)
+
+
+@pytest.fixture
+def gemma(root: Path) -> Setup:
+    return load("gemma3", root)
 
 
 @pytest.fixture
@@ -166,19 +188,29 @@ def prefill_logits(setup: Setup, request: Request, cuts: list[int]) -> Tensor:
     return logits
 
 
-def test_a_chunk_may_end_at_every_offset_of_an_image(setup: Setup) -> None:
-    request = setup.request("Where?", [picture(1)])
+def test_a_chunk_may_end_at_every_offset_of_an_image(causal: Setup) -> None:
+    request = causal.request("Where?", [picture(1)])
     (span,) = request.sequence.images
-    expected = setup.reference.logits(request.messages, request.images)[-1:]
+    expected = causal.reference.logits(request.messages, request.images)[-1:]
     for cut in range(span.offset - 1, span.end + 2):
-        torch.testing.assert_close(prefill_logits(setup, request, [cut]), expected, atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(prefill_logits(causal, request, [cut]), expected, atol=1e-4, rtol=1e-4)
 
 
-def test_an_image_may_be_cut_into_single_tokens(setup: Setup) -> None:
-    request = setup.request("Where?", [picture(1)])
-    expected = setup.reference.logits(request.messages, request.images)[-1:]
+def test_an_image_may_be_cut_into_single_tokens(causal: Setup) -> None:
+    request = causal.request("Where?", [picture(1)])
+    expected = causal.reference.logits(request.messages, request.images)[-1:]
     every_token = list(range(1, request.sequence.num_prompt))
-    torch.testing.assert_close(prefill_logits(setup, request, every_token), expected, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(prefill_logits(causal, request, every_token), expected, atol=1e-4, rtol=1e-4)
+
+
+def test_an_image_that_attends_both_ways_is_never_cut(gemma: Setup) -> None:
+    request = gemma.request("Where?", [picture(1)])
+    (span,) = request.sequence.images
+    expected = gemma.reference.logits(request.messages, request.images)[-1:]
+    for cut in (span.offset, span.end):
+        torch.testing.assert_close(prefill_logits(gemma, request, [cut]), expected, atol=1e-4, rtol=1e-4)
+    with pytest.raises(InternalError, match="cut an image"):
+        prefill_logits(gemma, request, [span.offset + 1])
 
 
 def test_requests_join_and_leave_a_running_batch(setup: Setup) -> None:
@@ -196,12 +228,30 @@ def test_requests_join_and_leave_a_running_batch(setup: Setup) -> None:
             if arrival == step:
                 engine.add(request)
         # Chunks of 7 until a prompt is done, then one token a step: what decode and prefill do, mixed in one batch.
-        engine.step([(sequence, min(7, sequence.num_uncomputed)) for sequence in engine.features])
+        engine.step([(sequence, next_chunk(sequence, 7)) for sequence in engine.features])
         step += 1
     for request, length in zip(requests, lengths, strict=True):
         answer = setup.reference.generate(request.messages, request.images, length, ignore_eos=True)
         assert same_tokens(answer, request.sequence.output_ids)
     assert engine.pool.num_used == 0
+
+
+@pytest.mark.parametrize("chunk", [10_000, 5])
+def test_a_window_in_every_layer(root: Path, chunk: int) -> None:
+    setup = windowed(root)
+    request = setup.request("What is on this? " * 3, [picture(7)])
+    assert request.sequence.num_prompt > 2 * 20
+    assert same_tokens(setup.answer(request), Engine(setup.model).generate(request, chunk))
+
+
+@functools.cache
+def windowed(root: Path) -> Setup:
+    """LLaVA on a Mistral whose tokens read the last 20 only."""
+    directory = build_checkpoint("llava", root / "windowed", text="mistral")
+    config = json.loads((directory / "config.json").read_text())
+    config["text_config"]["sliding_window"] = 20
+    (directory / "config.json").write_text(json.dumps(config))
+    return setup_of(directory)
 
 
 @pytest.mark.parametrize("length", [1, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK - 1, 3 * BLOCK, 3 * BLOCK + 1])

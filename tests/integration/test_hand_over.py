@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,13 @@ import pytest
 import torch
 from PIL import Image
 
+from common.engine.sequence import Sequence
 from common.models.tower import Tower
+from services.decode.job import Job as DecodeJob
+from services.prefill.job import Job as PrefillJob
 from tests.checkpoints import FAMILIES, build_checkpoint
 from tests.reference import Reference, same_tokens
+from tests.rendered import marked_ids
 from tests.valkey import start_valkey
 from tests.workers import Pair, Picture, running_pair
 from triptych.errors import ContextLengthError, FailedPreconditionError, InvalidArgumentError, UnavailableError
@@ -56,12 +61,6 @@ def picture(tower: Tower, key: str, width: int, height: int, seed: int) -> tuple
     return image, Picture(key * 64, width, height, tower.encode([tower.preprocess(image)])[0])
 
 
-def ids_of(reference: Reference, messages: list[dict[str, Any]]) -> list[int]:
-    text = reference.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    ids: list[int] = reference.tokenizer(text, add_special_tokens=False).input_ids
-    return ids
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 async def test_images_of_every_family(family: str, tmp_path: Path, redis_url: str) -> None:
     model = build_checkpoint(family, tmp_path)
@@ -73,7 +72,7 @@ async def test_images_of_every_family(family: str, tmp_path: Path, redis_url: st
     async with running_pair(model, redis_url, prefill={"step_tokens": 13}) as pair:
         for each in pictures:
             await pair.put(each)
-        prompt = pair.prompt(ids_of(reference, messages), pictures)
+        prompt = pair.prompt(marked_ids(reference.tokenizer, pair.family, messages), pictures)
         answer = await pair.ask(prompt, greedy(10))
     assert list(prompt.token_ids) == expected.prompt_ids
     assert same_tokens(expected, answer.token_ids)
@@ -85,8 +84,9 @@ def text_prompt(reference: Reference, length: int) -> list[int]:
     return ids[:length]
 
 
-@pytest.mark.parametrize("length", [k * BLOCK + d for k in (1, 2, 3) for d in (-1, 0, 1)])
+@pytest.mark.parametrize("length", [k * BLOCK + d for k in (1, 2, 3) for d in (-1, 0, 1)] + [3 * 2 * BLOCK + 1])
 async def test_prompt_lengths_around_block_edges(pair: Pair, reference: Reference, length: int) -> None:
+    """D05, too: the last prompt is three chunks and one token."""
     ids = text_prompt(reference, length)
     answer = await pair.ask(pair.prompt(ids), greedy(5))
     output = reference.model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False)
@@ -156,6 +156,7 @@ async def test_cancel_while_waiting_for_kv_frees_the_blocks_and_the_ticket(pair:
 
 
 async def test_ticket_works_once(pair: Pair, reference: Reference) -> None:
+    """F09."""
     prompt = pair.prompt(text_prompt(reference, 40))
     call, ticket = await reserve(pair, prompt)
     await pair.run_prefill(prompt, greedy(4), ticket)
@@ -223,10 +224,27 @@ async def test_bad_transfers_are_refused_and_the_ticket_stays_usable(
 
 
 async def test_layouts_that_differ_are_refused(model: Path, redis_url: str, reference: Reference) -> None:
+    """E14, E10 and F02: block sizes, like all else in the layout, are compared before anything moves."""
     async with running_pair(model, redis_url, prefill={"block_size": 8}) as pair:
         with pytest.raises(FailedPreconditionError, match="layouts differ"):
             await pair.ask(pair.prompt(text_prompt(reference, 40)), greedy(4))
         assert await pair.idle()
+
+
+async def test_text_before_a_picture_is_computed_while_it_is_encoded(pair: Pair, reference: Reference) -> None:
+    marker = pair.family.image_token_id
+    prompt = pair.prompt([*text_prompt(reference, 70), marker, 7], [Picture("e" * 64, 64, 64, {})])
+    call, ticket = await reserve(pair, prompt)
+    computing = asyncio.ensure_future(pair.run_prefill(prompt, greedy(4), ticket, announce=False))
+    for _ in range(2000):
+        left = (await pair.load("prefill")).pending_tokens
+        if left == len(prompt.token_ids) - 70:
+            break
+        await asyncio.sleep(0.01)
+    assert left == len(prompt.token_ids) - 70, "what stands before the picture is computed, no more and no less"
+    computing.cancel()
+    call.cancel()
+    await asyncio.gather(computing, return_exceptions=True)
 
 
 async def test_vanished_embedding_fails_the_prefill_as_retryable(pair: Pair, reference: Reference) -> None:
@@ -241,7 +259,37 @@ async def test_requests_larger_than_the_pool_are_refused_with_numbers(pair: Pair
         await pair.ask(pair.prompt(text_prompt(reference, 40)), greedy(2009))
 
 
+async def test_eight_that_need_twice_the_pool_all_finish(model: Path, redis_url: str, reference: Reference) -> None:
+    """D14: nobody waits for ever, and the worker answers meanwhile."""
+    async with running_pair(model, redis_url, decode={"blocks": 20, "watermark": 1}) as pair:
+        asked = [pair.ask(pair.prompt(text_prompt(reference, 40 + n)), greedy(40)) for n in range(8)]
+        answers = asyncio.gather(*asked)
+        while not answers.done():
+            assert (await pair.load("decode")).blocks_in_use <= 20
+            await asyncio.sleep(0.05)
+        assert [len(answer.tokens) for answer in await answers] == [40] * 8
+        assert await pair.idle()
+
+
+async def test_fifty_calls_with_four_pictures_leave_nothing_behind(
+    pair: Pair, model: Path, reference: Reference
+) -> None:
+    """D19: prompts as long as the context allows; not one of their objects outlives them."""
+    tower = Tower.load(model, dtype=torch.float32, device=torch.device("cpu"))
+    pictures = [picture(tower, "abcd"[index], 90, 60, index)[1] for index in range(4)]
+    for each in pictures:
+        await pair.put(each)
+    marked = [*text_prompt(reference, 40), *([pair.family.image_token_id] * 4), 7]
+    for call in range(50):
+        marked[0] = 20 + call
+        await pair.ask(pair.prompt(marked, pictures), greedy(2))
+    assert await pair.idle()
+    gc.collect()
+    assert [each for each in gc.get_objects() if type(each) in (Sequence, PrefillJob, DecodeJob)] == []
+
+
 async def test_two_that_do_not_fit_together_both_finish(model: Path, redis_url: str, reference: Reference) -> None:
+    """D13: each needs more than half of either pool."""
     small = {"blocks": 10}
     async with running_pair(model, redis_url, prefill=small, decode=small) as pair:
         prompts = [pair.prompt(text_prompt(reference, 90)), pair.prompt(text_prompt(reference, 95))]

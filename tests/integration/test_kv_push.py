@@ -7,8 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 
 import pytest
 
@@ -30,15 +30,16 @@ CHUNK_BYTES = 4 * LAYOUT.bytes_per_layer_block
 
 
 @asynccontextmanager
-async def transport(mode: KvTransport) -> AsyncIterator[Transport]:
+async def links() -> AsyncIterator[GrpcLinks]:
     channels = Channels()
-    yield Transport(GrpcLinks(channels), LAYOUT, mode, CHUNK_BYTES)
+    yield GrpcLinks(channels)
     await channels.close()
 
 
 async def deliver(ticket: kv_pb2.KvTicket, mode: KvTransport) -> Transport:
-    async with transport(mode) as way:
-        push = KvPush(SOURCE, ticket, prompt_of(FROM), way)
+    way = Transport(LAYOUT, mode, CHUNK_BYTES)
+    async with links() as streams:
+        push = KvPush(SOURCE, ticket, prompt_of(FROM), streams, way)
         for layer in range(LAYOUT.layers):
             push.layer_ready(layer, BLOCKS * LAYOUT.block_size)
         await push.finish(FIRST)
@@ -108,58 +109,74 @@ async def test_nobody_at_the_address_is_unavailable() -> None:
         await deliver(ticket, "auto")
 
 
-@asynccontextmanager
-async def process(mode: KvTransport, *prefix: str) -> AsyncIterator[tuple[subprocess.Popen[str], kv_pb2.KvTicket]]:
-    command = [*prefix, sys.executable, "-m", "tests.kv_process", mode, str(BLOCKS)]
-    pipe = subprocess.PIPE
-    child = await asyncio.to_thread(subprocess.Popen[str], command, stdin=pipe, stdout=pipe, text=True)
-    assert child.stdin and child.stdout
-    try:
-        line = await asyncio.to_thread(child.stdout.readline)
-        yield child, kv_pb2.KvTicket.FromString(bytes.fromhex(line))
-    finally:
-        child.stdin.close()
-        await asyncio.to_thread(child.wait, 20)
-        child.stdout.close()
+class Peer:
+    """A receiver in a process of its own; `ticket` is good for one transfer."""
+
+    def __init__(self, *prefix: str) -> None:
+        command = [*prefix, sys.executable, "-m", "tests.kv_process", "auto", str(BLOCKS)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.ticket = self._next_ticket()
+
+    def report(self) -> list[str]:
+        """A digest of the blocks and how often they were delivered; they are noise again afterwards."""
+        assert self.process.stdin
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        found = self._line().split()
+        self.ticket = self._next_ticket()
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        self.process.kill()
+        self.process.communicate()
+
+    def _next_ticket(self) -> kv_pb2.KvTicket:
+        return kv_pb2.KvTicket.FromString(bytes.fromhex(self._line()))
+
+    def _line(self) -> str:
+        assert self.process.stdout
+        return self.process.stdout.readline()
 
 
-async def report(child: subprocess.Popen[str]) -> list[str]:
-    assert child.stdin and child.stdout
-    child.stdin.write("\n")
-    child.stdin.flush()
-    return (await asyncio.to_thread(child.stdout.readline)).split()
+@pytest.fixture(scope="module")
+def peer() -> Iterator[Peer]:
+    peer = Peer()
+    yield peer
+    peer.close()
 
 
 @pytest.mark.parametrize("mode", ["grpc", "shm"])
-async def test_between_processes(mode: KvTransport) -> None:
-    async with process("auto") as (child, ticket):
-        await deliver(ticket, mode)
-        assert await report(child) == [digest(content(SOURCE, FROM)), "1"]
+async def test_between_processes(peer: Peer, mode: KvTransport) -> None:
+    await deliver(peer.ticket, mode)
+    assert await asyncio.to_thread(peer.report) == [digest(content(SOURCE, FROM)), "1"]
 
 
-async def test_process_on_the_same_host_is_reached_by_shared_memory_by_itself() -> None:
-    async with process("auto") as (_, ticket):
-        way = await deliver(ticket, "auto")
-        assert way.staging is not None
-        used = [bytes(way.staging.view(slot, 64)) != bytes(64) for slot in range(way.staging.num_slots)]
-        assert any(used)
+async def test_process_on_the_same_host_is_reached_by_shared_memory_by_itself(peer: Peer) -> None:
+    way = await deliver(peer.ticket, "auto")
+    assert await asyncio.to_thread(peer.report) == [digest(content(SOURCE, FROM)), "1"]
+    assert way.staging is not None
+    assert any(bytes(way.staging.view(slot, 64)) != bytes(64) for slot in range(way.staging.num_slots))
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs a process namespace of its own")
 async def test_container_of_its_own_is_reached_by_grpc_by_itself() -> None:
-    async with process("auto", "unshare", "--pid", "--fork", "--mount-proc", "--kill-child") as (child, ticket):
+    prefix = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
+    with closing(await asyncio.to_thread(Peer, *prefix)) as contained:
         with pytest.raises(FailedPreconditionError, match="cannot map"):
-            await deliver(ticket, "shm")
-        await deliver(ticket, "auto")
-        assert await report(child) == [digest(content(SOURCE, FROM)), "1"]
+            await deliver(contained.ticket, "shm")
+        await deliver(contained.ticket, "auto")
+        assert await asyncio.to_thread(contained.report) == [digest(content(SOURCE, FROM)), "1"]
 
 
 async def test_killed_receiver_ends_the_transfer_and_leaves_no_slot_taken() -> None:
-    async with process("auto") as (child, ticket), transport("shm") as way:
-        push = KvPush(SOURCE, ticket, prompt_of(FROM), way, answer_s=1.0)
-        push.layer_ready(0, BLOCKS * LAYOUT.block_size)
-        child.kill()
-        push.ready(BLOCKS * LAYOUT.block_size)
-        with pytest.raises(UnavailableError):
-            await push.finish(FIRST)
-        assert way.staging and way.staging.num_free == way.staging.num_slots
+    way = Transport(LAYOUT, "shm", CHUNK_BYTES)
+    with closing(await asyncio.to_thread(Peer)) as doomed:
+        async with links() as streams:
+            push = KvPush(SOURCE, doomed.ticket, prompt_of(FROM), streams, way, answer_s=1.0)
+            push.layer_ready(0, BLOCKS * LAYOUT.block_size)
+            doomed.process.kill()
+            push.ready(BLOCKS * LAYOUT.block_size)
+            with pytest.raises(UnavailableError):
+                await push.finish(FIRST)
+    assert way.staging and way.staging.num_free == way.staging.num_slots

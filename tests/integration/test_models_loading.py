@@ -167,18 +167,21 @@ def test_quantised_checkpoints_are_refused(tmp_path: Path, checkpoints: Checkpoi
             load(model_dir)
 
 
-@pytest.mark.parametrize(("window", "accepted"), [(128, False), (2048, True)])
-def test_sliding_windows(tmp_path: Path, checkpoints: CheckpointCache, window: int, accepted: bool) -> None:
+@pytest.mark.parametrize("setting", ["attn_logit_softcapping", "final_logit_softcapping"])
+def test_attention_that_is_not_computed_is_refused(tmp_path: Path, checkpoints: CheckpointCache, setting: str) -> None:
     model_dir = configured(
-        checkpoints.get("llava", text="mistral"),
-        tmp_path,
-        lambda config: config["text_config"].update(sliding_window=window),
+        checkpoints.get("gemma3"), tmp_path, lambda config: config["text_config"].update({setting: 30.0})
     )
-    if accepted:
+    with pytest.raises(CheckpointError, match=f"{setting} is not supported"):
         load_language(model_dir)
-        return
-    with pytest.raises(CheckpointError, match="windows of 128 tokens is not supported"):
-        load_language(model_dir)
+
+
+def test_pan_and_scan_is_refused(tmp_path: Path, checkpoints: CheckpointCache) -> None:
+    shutil.copytree(checkpoints.get("gemma3"), tmp_path, dirs_exist_ok=True)
+    settings = tmp_path / "preprocessor_config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"do_pan_and_scan": True}))
+    with pytest.raises(CheckpointError, match="pan-and-scan"):
+        Tower.load(tmp_path, torch.float32, CPU)
 
 
 def test_rotary_embeddings_that_depend_on_the_batch_are_refused(tmp_path: Path, checkpoints: CheckpointCache) -> None:

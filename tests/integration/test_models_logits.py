@@ -59,7 +59,7 @@ def test_positions_after_the_prompt_give_the_reference_tokens(checkpoints: Check
     embeds, positions, generated = prompt.embeds, prompt.positions, []
     next_position = int(positions.max()) + 1
     for step in range(8):
-        hidden = ours.language.forward(embeds, positions, prompt.visual, DenseAttention([len(embeds)]))
+        hidden = ours.language.forward(embeds, positions, prompt.visual, DenseAttention([len(embeds)], [prompt.whole]))
         generated.append(int(ours.language.logits(hidden[-1:]).argmax()))
         embeds = torch.cat([embeds, ours.language.embed(torch.tensor(generated[-1:]))])
         positions = torch.cat([positions, torch.full((len(positions), 1), next_position + step)], dim=1)

@@ -16,7 +16,7 @@ from tests.checkpoints import build_checkpoint
 from tests.integration.test_hand_over import block_bytes, greedy, picture, text_prompt
 from tests.reference import Reference
 from tests.valkey import start_valkey
-from tests.workers import Pair, Picture, running_pair
+from tests.workers import Answer, Pair, Picture, running_pair
 from triptych.v1 import types_pb2
 
 BLOCK = 16
@@ -104,10 +104,13 @@ async def test_scopes_share_nothing(pair: Pair, reference: Reference) -> None:
 
 
 async def test_conversation_computes_only_what_is_new(pair: Pair, reference: Reference, tower: Tower) -> None:
-    """Six turns, two pictures: each turn reads all earlier full blocks, generated ones included; no held one moves."""
+    """Six turns, two pictures: each turn reads all earlier full blocks, generated ones included; no held one moves.
+
+    From decode to prefill come only the blocks with generated tokens, from prefill to decode only the new ones.
+    """
     pictures: list[Picture] = []
     history: list[int] = []
-    previous = 0
+    previous = asked = 0
     for turn in range(6):
         words = text_prompt(reference, 33 + turn)
         if turn in (0, 3):
@@ -119,19 +122,22 @@ async def test_conversation_computes_only_what_is_new(pair: Pair, reference: Ref
         alone = await fresh_answer(pair, prompt)
         answer = await pair.ask(prompt, greedy(8))
         assert answer.token_ids == alone
-        check_turn(pair, answer.account, len(prompt.token_ids), previous)
+        check_turn(pair, answer, len(prompt.token_ids), asked, previous)
         # The last token was never fed back, so its KV exists nowhere.
-        previous = len(prompt.token_ids) + len(answer.tokens) - 1
+        asked = len(prompt.token_ids)
+        previous = asked + len(answer.tokens) - 1
         history += answer.token_ids
 
 
-def check_turn(pair: Pair, account: object, length: int, previous: int) -> None:
+def check_turn(pair: Pair, answer: Answer, length: int, asked: int, previous: int) -> None:
+    """`asked` tokens were the last turn's prompt, `previous` of prompt and answer have KV."""
+    account = answer.account
+    assert account
     held = previous // BLOCK
-    computed = length - held * BLOCK
-    sent = blocks_for(length, BLOCK) - held
-    assert account.cache_read_tokens == held * BLOCK  # type: ignore[attr-defined]
-    assert account.computed_tokens == computed  # type: ignore[attr-defined]
-    assert account.transfer_bytes == sent * block_bytes(pair)  # type: ignore[attr-defined]
+    assert account.cache_read_tokens == held * BLOCK
+    assert account.pulled_tokens == (held - asked // BLOCK) * BLOCK
+    assert account.computed_tokens == length - held * BLOCK
+    assert account.transfer_bytes == (blocks_for(length, BLOCK) - held) * block_bytes(pair)
 
 
 async def test_eviction_costs_time_and_not_correctness(model: Path, redis_url: str, reference: Reference) -> None:
@@ -143,15 +149,15 @@ async def test_eviction_costs_time_and_not_correctness(model: Path, redis_url: s
         assert await pair.idle()
 
 
-@pytest.mark.parametrize("decode", [{"parking": 1 << 30}, {"parking": 1 << 30, "max_running": 4}])
 async def test_preempted_requests_give_the_same_tokens(
-    pair: Pair, model: Path, redis_url: str, reference: Reference, decode: dict[str, int]
+    pair: Pair, model: Path, redis_url: str, reference: Reference
 ) -> None:
-    """Three requests that fit one by one: two are parked and resumed on the way."""
+    """Three that fit until the first is about to end, whichever it is: somebody is parked and resumed on the way."""
     prompts = [pair.prompt(text_prompt(reference, 40 + index)[index:]) for index in range(3)]
     alone = [(await pair.ask(prompt, greedy(60))).token_ids for prompt in prompts]
-    async with running_pair(model, redis_url, decode={"blocks": 12, "watermark": 1, **decode}) as tight:
-        together = await asyncio.gather(*(tight.ask(prompt, greedy(60)) for prompt in prompts))
+    async with running_pair(model, redis_url, decode={"blocks": 12, "watermark": 1}) as tight:
+        all_hold = asyncio.Barrier(3)
+        together = await asyncio.gather(*(tight.ask(prompt, greedy(60), all_hold) for prompt in prompts))
         assert [answer.token_ids for answer in together] == alone
         assert (await tight.load("decode")).preemptions > 0
         assert await tight.idle()

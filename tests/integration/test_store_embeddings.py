@@ -14,6 +14,7 @@ from torch import Tensor
 from common.store import client, codec
 from common.store.client import connect
 from common.store.embeddings import EmbeddingStore, Reservation
+from common.store.scripts import PREFIX
 from tests.valkey import start_valkey
 from triptych.errors import UnavailableError
 
@@ -143,8 +144,8 @@ HEAD_DAMAGE: dict[str, Damage] = {
     "short": lambda _: b"x",
     "pickle": lambda _: pickle.dumps({"embeddings": [1, 2]}),
     "huge header": lambda value: value[:32] + b"\xff" * 8 + value[40:],
-    "another key": lambda _: codec.pack(OTHER, tensors()),
-    "one row fewer": lambda _: codec.pack(KEY, tensors(4)),
+    "another key": lambda _: bytes(codec.pack(OTHER, tensors())),
+    "one row fewer": lambda _: bytes(codec.pack(KEY, tensors(4))),
 }
 DATA_DAMAGE: dict[str, Damage] = {
     "flipped bit": lambda value: value[:-9] + bytes([value[-9] ^ 1]) + value[-8:],
@@ -201,6 +202,38 @@ async def test_a_full_server_counts_a_write_error() -> None:
             await store.publish(KEY, "me", {"embeddings": torch.zeros(1000, 1000)})
         assert store.counters.write_errors == 1
         await link.aclose()
+
+
+async def test_g17_what_the_server_does_not_take_is_refused_here() -> None:
+    with start_valkey("--proto-max-bulk-len", "1mb") as url:
+        link = connect(url)
+        store = EmbeddingStore(link)
+        assert not await store.publish(KEY, "me", {"embeddings": torch.zeros(300, 1000)})
+        assert (store.counters.refused, store.counters.write_errors) == (1, 0)
+        assert await store.publish(OTHER, "me", {"embeddings": torch.zeros(200, 1000)})
+        await link.aclose()
+
+
+async def test_a_server_that_does_not_tell_its_limits_is_tried() -> None:
+    with start_valkey() as url:
+        link = connect(url)
+        await link.acl_setuser("default", commands=["-config"])
+        assert await EmbeddingStore(link).publish(KEY, "me", tensors())
+        await link.aclose()
+
+
+async def test_a_reader_renews_the_life_that_the_writer_gave(redis: Redis) -> None:
+    await EmbeddingStore(redis, ttl_s=100).publish(KEY, "me", tensors())
+    await redis.pexpire(client.embedding_key(KEY), 5000)
+    assert equal(await EmbeddingStore(redis, None).get(KEY), tensors())
+    assert 95 < await redis.ttl(client.embedding_key(KEY)) <= 100
+
+
+async def test_a_reader_that_does_not_know_the_life_leaves_it(redis: Redis) -> None:
+    await EmbeddingStore(redis, ttl_s=100).publish(KEY, "me", tensors())
+    await redis.delete(f"{PREFIX}lives")
+    await EmbeddingStore(redis, None).get(KEY)
+    assert 0 < await redis.ttl(client.embedding_key(KEY)) <= 100
 
 
 async def test_scripts_survive_a_restart_of_the_server(store: EmbeddingStore, redis: Redis) -> None:

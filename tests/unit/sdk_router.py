@@ -26,7 +26,11 @@ def _abort(context: Context, error: TriptychError) -> NoReturn:
 
 
 class FakeRouter(RouterServiceServicer):
-    """What a test changes: `failure` is raised by Generate, `forgetful` drops uploads, `cut` leaves out the end."""
+    """What a test changes.
+
+    `failure` is raised by Generate, `failures` are raised one a call by any method, `forgetful` drops uploads, `cut`
+    leaves out the end.
+    """
 
     def __init__(self) -> None:
         self.known: dict[str, bytes] = {}
@@ -35,12 +39,14 @@ class FakeRouter(RouterServiceServicer):
         self.largest_chunk = 0
         self.received_bytes = 0
         self.failure: TriptychError | None = None
+        self.failures: list[TriptychError] = []
         self.forgetful = False
         self.cut = False
 
     def Generate(self, request: pb.GenerateRequest, context: Any) -> Iterator[pb.GenerateResponse]:
         """Started, the answer in two pieces, finished."""
         self.requests.append(request)
+        self._fail(context)
         if self.failure:
             _abort(context, self.failure)
         named = [part.image.digest for message in request.messages for part in message.content if part.image.digest]
@@ -57,6 +63,7 @@ class FakeRouter(RouterServiceServicer):
 
     def PutImage(self, request_iterator: Iterator[pb.PutImageRequest], context: Any) -> pb.PutImageResponse:
         """Store the bytes under the digest of the header."""
+        self._fail(context)
         header = next(request_iterator).header
         data = b""
         for piece in request_iterator:
@@ -73,9 +80,40 @@ class FakeRouter(RouterServiceServicer):
         found = [pb.ImageRecord(digest=digest) for digest in request.digests if digest in self.known]
         return pb.FindImagesResponse(found=found, missing=[d for d in request.digests if d not in self.known])
 
+    def ListImages(self, request: pb.ListImagesRequest, context: Any) -> pb.ListImagesResponse:
+        """One known picture a page; the first two look the same."""
+        names, at = list(self.known), int(request.page_token or 0)
+        record = [pb.ImageRecord(digest=name, image_id=name, width=4, height=2, tokens=3) for name in names]
+        images = [pb.KnownImage(image=each, digests=[each.digest], uses=5) for each in record[at : at + 1]]
+        alike = [] if at or len(names) < 2 else [pb.LookAlikes(image_ids=names[:2], encodings=2)]
+        token = str(at + 1) if at + 1 < len(names) else ""
+        return pb.ListImagesResponse(images=images, look_alikes=alike, next_page_token=token)
+
     def ListModels(self, request: pb.ListModelsRequest, context: Any) -> pb.ListModelsResponse:
         """One model."""
+        self._fail(context)
         return pb.ListModelsResponse(models=[pb.ModelCard(name="toy")])
+
+    def Tokenize(self, request: pb.TokenizeRequest, context: Any) -> pb.TokenizeResponse:
+        """A token a word, ten a picture."""
+        parts = [part for message in request.request.messages for part in message.content]
+        missing = [part.image.digest for part in parts if part.image.digest and part.image.digest not in self.known]
+        if missing:
+            _abort(context, ImagesNotFoundError(missing))
+        count = sum(10 if part.image.digest else len(part.text.split()) for part in parts)
+        return pb.TokenizeResponse(token_ids=range(count))
+
+    def Detokenize(self, request: pb.DetokenizeRequest, context: Any) -> pb.DetokenizeResponse:
+        """The ids in digits."""
+        return pb.DetokenizeResponse(text=" ".join(map(str, request.token_ids)))
+
+    def WatchCluster(self, request: pb.WatchClusterRequest, context: Any) -> Iterator[pb.WatchClusterResponse]:
+        """One empty snapshot."""
+        yield pb.WatchClusterResponse()
+
+    def _fail(self, context: Any) -> None:
+        if self.failures:
+            _abort(context, self.failures.pop(0))
 
 
 @contextmanager

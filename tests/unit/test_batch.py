@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from common.engine.batch import Segment, context_slots, pack
-from common.engine.chunking import Chunk, Waiting, plan_chunks, ready_tokens
+from common.engine.chunking import Chunk, Waiting, cut_before, plan_chunks, ready_tokens
 from common.engine.images import pieces, splice
-from common.engine.plan import MAX_GATHERED, MAX_PADDING, plan_decode
+from common.engine.plan import MAX_GATHERED, MAX_PADDING, ChunkPlan, plan_decode
 from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
 from common.engine.stopping import finish_reason
@@ -282,3 +282,61 @@ class TestPlanChunks:
             waiting = [Waiting("long", done, 300, 300), *(Waiting(f"{step}.{n}", 0, 16, 16) for n in range(8))]
             done += {chunk.key: chunk.tokens for chunk in plan_chunks(waiting, 32)}.get("long", 0)
         assert done == 300
+
+
+WHOLE = (ImageSpan(6, 20, ()), ImageSpan(30, 5, ()))
+
+
+class TestUncutImages:
+    @given(
+        st.lists(st.sampled_from([0, 3, 6, 26, 28, 30, 35, 40]), min_size=1, max_size=6),
+        st.integers(1, 64),
+    )
+    def test_no_chunk_ends_inside_one_and_the_oldest_always_goes_on(self, computed: list[int], budget: int) -> None:
+        waiting = [Waiting(str(index), done, 44, 44, WHOLE) for index, done in enumerate(computed)]
+        chunks = {chunk.key: chunk.tokens for chunk in plan_chunks(waiting, budget)}
+        ends = [waiting[int(key)].computed + tokens for key, tokens in chunks.items()]
+        assert all(cut_before(end, WHOLE) == end for end in ends)
+        assert "0" in chunks
+        assert sum(chunks.values()) <= max(budget, waiting[0].least)
+
+    def test_one_larger_than_the_budget_is_computed_alone(self) -> None:
+        waiting = [Waiting("a", 6, 44, 44, WHOLE), Waiting("b", 0, 4, 4)]
+        assert plan_chunks(waiting, 8) == [Chunk("a", 20)]
+
+    def test_one_that_is_not_there_yet_is_waited_for(self) -> None:
+        assert plan_chunks([Waiting("a", 0, 44, 6, WHOLE)], 64) == [Chunk("a", 6)]
+        assert plan_chunks([Waiting("a", 6, 44, 6, WHOLE)], 64) == []
+
+    @pytest.mark.parametrize("edge", [(0, 7), (7, 26)])
+    def test_a_batch_that_cuts_one_is_a_fault(self, edge: tuple[int, int]) -> None:
+        cut = sequence(44, images=WHOLE)
+        cut.whole_images = True
+        with pytest.raises(InternalError, match="cut an image"):
+            pack([(cut, *edge)], BLOCK, CPU)
+
+
+class TestMasks:
+    """Rows are queries, columns keys; what a token reads."""
+
+    def test_plain_chunks_need_none(self) -> None:
+        assert ChunkPlan(0, 3, torch.arange(7)).mask(None) is None
+        assert ChunkPlan(0, 3, torch.arange(7)).mask(7) is None
+
+    def test_an_image_is_read_both_ways_and_text_backwards(self) -> None:
+        mask = ChunkPlan(0, 4, torch.arange(6), ((3, 5),)).mask(None)
+        assert mask is not None
+        assert mask.int().tolist() == [[1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 0], [1, 1, 1, 1, 1, 1]]
+
+    def test_a_window_hides_what_is_far_and_reaches_no_farther(self) -> None:
+        plan = ChunkPlan(0, 3, torch.arange(7), ((4, 6),))
+        mask = plan.mask(2)
+        assert (plan.reach(2), plan.reach(None)) == (3, 0)
+        assert mask is not None
+        assert mask.int().tolist() == [[1, 1, 1, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+
+    def test_single_tokens_read_their_window(self) -> None:
+        (plan,) = plan_decode(decode_segments([6, 3]), BLOCK, CPU)
+        within = plan.within(2)
+        assert within.mask[:, 0, 0].int().tolist() == [[1, 1, 0, 0, 0], [0, 0, 0, 1, 1]]
+        assert plan.within(6) is plan

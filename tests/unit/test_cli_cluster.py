@@ -10,12 +10,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import typer
+from rich.console import Console
 
 from triptych.cli.child import Child, session_members
 from triptych.cli.cluster import LocalCluster
+from triptych.cli.output import Reporter
 from triptych.cli.plan import ClusterOptions, Kind, Part
 from triptych.cli.probe import free_port
-from triptych.errors import UnavailableError
+from triptych.cli.up import running
+from triptych.errors import TriptychError, UnavailableError
 
 LISTEN = "import socket; s = socket.create_server(('127.0.0.1', {port})); print('up', flush=True); "
 FOREVER = "import time; time.sleep(600)"
@@ -143,3 +147,17 @@ def test_the_router_is_stopped_before_the_store(cluster: LocalCluster) -> None:
 def test_the_directory_is_removed(cluster: LocalCluster) -> None:
     cluster.stop()
     assert not cluster._directory.exists()
+
+
+def test_the_cause_of_a_failed_start_is_said_before_anything_is_stopped(cluster: LocalCluster) -> None:
+    cluster.parts = [script("good", LISTEN + FOREVER), script("bad", "raise SystemExit(3)")]
+    said: list[tuple[str, int | None]] = []
+
+    class Listener(Reporter):
+        def fail(self, error: TriptychError) -> None:
+            said.append((error.message, cluster.children["good"].status))
+
+    with pytest.raises(typer.Exit) as caught, running(cluster, Listener(Console(quiet=True))):
+        pass
+    assert caught.value.exit_code == 1 and cluster.children == {}
+    assert [("bad ended with status 3" in message, status) for message, status in said] == [(True, None)]

@@ -12,10 +12,12 @@ from typer.testing import CliRunner
 from tests.unit.sdk_router import FakeRouter, serve_router
 from triptych import Image
 from triptych.cli import app, main
+from triptych.cli.chat import PolicyName, make_policy
 from triptych.cli.demo import Outcome, ask, check, to_table
 from triptych.cli.output import Reporter
 from triptych.cli.script import Conversation, Turn, load_script
 from triptych.client import Client
+from triptych.conversation import AppendOnly, ImageReferences, Policy, RollOver
 from triptych.errors import ConfigError, FailedPreconditionError
 from triptych.version import VERSION
 
@@ -50,6 +52,30 @@ def test_chat_prints_the_answer_and_its_account(address: str, router: FakeRouter
     result = runner.invoke(app, ["chat", "What?", "--image", str(tmp_path / "a.png"), "--address", address])
     assert result.exit_code == 0 and result.stdout.startswith("a red circle\n7 prompt tokens")
     assert router.uploads == [PICTURE.digest]
+
+
+def test_chat_goes_on_turn_by_turn(address: str, router: FakeRouter, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(b"picture")
+    turns = [f"@{tmp_path / 'a.png'} What?", "-"]
+    result = runner.invoke(app, ["chat", *turns, "--address", address], input="And?\n\nWhy?\n")
+    assert result.stdout.count("a red circle\n7 prompt tokens") == 3
+    assert [len(request.messages) for request in router.requests] == [1, 1, 3, 5]
+
+
+def test_chat_follows_a_policy_and_shows_its_warning(address: str, tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode())
+    turns = [f"@{tmp_path / name} What?" for name in "ab"]
+    options = ["--policy", "image-window", "--policy-images", "1"]
+    result = runner.invoke(app, ["chat", *turns, "--address", address, *options])
+    assert result.exit_code == 0 and result.stdout.count("warning: the window of pictures slid") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"), [("append-only", AppendOnly), ("roll-over", RollOver), ("references", ImageReferences)]
+)
+def test_policies_have_names(name: PolicyName, kind: type[Policy]) -> None:
+    assert type(make_policy(name, 3)) is kind
 
 
 def test_chat_passes_its_options_on(address: str, router: FakeRouter) -> None:

@@ -34,8 +34,8 @@ def test_describes_itself(checkpoints: CheckpointCache, family: str) -> None:
     config = json.loads((checkpoints.get(family) / "config.json").read_text())
     assert loaded.name == family
     assert loaded.image_token_id == config.get("image_token_id", config.get("image_token_index"))
-    assert loaded.position_rows == (1 if family == "llava" else 3)
-    assert loaded.image_attention_is_causal
+    assert loaded.position_rows == (1 if family in ("llava", "gemma3") else 3)
+    assert loaded.image_attention_is_causal is (family != "gemma3")
 
 
 @pytest.mark.parametrize("family", QWEN)

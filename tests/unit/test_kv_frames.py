@@ -10,7 +10,7 @@ from triptych.v1 import kv_pb2, types_pb2
 
 
 def chunk(slot: int | None = None) -> kv_pb2.KvChunk:
-    return kv_pb2.KvChunk(first_block=3, num_blocks=300, num_layers=1, crc32=0xFFFFFFFF, seq=1 << 40, slot=slot)
+    return kv_pb2.KvChunk(first_block=3, num_blocks=300, num_layers=1, xxh3=1 << 63, seq=1 << 40, slot=slot)
 
 
 @given(st.lists(st.binary(max_size=400), min_size=1, max_size=3))

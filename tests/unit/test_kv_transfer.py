@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from common.kv.frames import Frame, PushFrame
+from common.kv.payload import checksum
 from common.kv.receiver import PushReceiver
 from common.kv.sender import KvPush
 from common.kv.staging import KvTransport
 from common.kv.transport import Transport
-from common.kv.wire import checksum
 from tests.kv_ends import FIRST, LAYOUT, Receiver, content, noisy_cache, prompt_of
 from tests.kv_links import Fault, FaultName, FaultyLinks, MemoryLinks
 from triptych.errors import FailedPreconditionError, RequestCancelledError, TriptychError, UnavailableError
@@ -28,13 +29,13 @@ class Ends:
 
     def __init__(self, mode: KvTransport, *faults: Fault, answer_s: float = 5.0) -> None:
         self.receiver = Receiver()
-        self.links = FaultyLinks(MemoryLinks(peer=self.receiver.target), *faults)
-        self.transport = Transport(self.links, LAYOUT, mode, CHUNK_BYTES)
+        self.links = FaultyLinks(MemoryLinks(self.receiver.target), *faults)
+        self.transport = Transport(LAYOUT, mode, CHUNK_BYTES)
         self.answer_s = answer_s
         self.ticket = self.receiver.ticket(TO)
 
-    def push(self) -> KvPush:
-        return KvPush(SOURCE, self.ticket, prompt_of(FROM), self.transport, self.answer_s)
+    def push(self, ticket: kv_pb2.KvTicket | None = None, blocks: list[int] = FROM) -> KvPush:
+        return KvPush(SOURCE, ticket or self.ticket, prompt_of(blocks), self.links, self.transport, self.answer_s)
 
     async def deliver(self) -> KvPush:
         push = self.push()
@@ -133,7 +134,7 @@ async def test_four_transfers_through_one_slot_all_finish() -> None:
     for _ in range(staging.num_slots - 1):
         await staging.take()
     tickets = [ends.receiver.ticket(TO[3 * n : 3 * n + 3]) for n in range(4)]
-    pushes = [KvPush(SOURCE, ticket, prompt_of(FROM[:3]), ends.transport) for ticket in tickets]
+    pushes = [ends.push(ticket, FROM[:3]) for ticket in tickets]
     for push in pushes:
         push.ready(3 * LAYOUT.block_size)
     async with asyncio.timeout(5):
@@ -168,10 +169,21 @@ async def test_a_newer_transfer_takes_a_reservation_over() -> None:
     assert ends.arrived()
 
 
+async def test_another_layout_is_refused_before_anything_moves() -> None:
+    """F02: a transfer that was forced past the pairing ends at once, with the reason."""
+    receiver = Receiver(layout=replace(LAYOUT, kv_heads=1))
+    links = FaultyLinks(MemoryLinks(receiver.target))
+    push = KvPush(SOURCE, receiver.ticket(TO), prompt_of(FROM), links, Transport(LAYOUT))
+    push.ready(len(FROM) * LAYOUT.block_size)
+    with pytest.raises(FailedPreconditionError, match="layouts differ"):
+        await push.finish(FIRST)
+    assert links.chunks == 0
+
+
 async def test_shared_memory_that_must_be_and_cannot_is_an_error() -> None:
     receiver = Receiver(transport="grpc")
-    transport = Transport(MemoryLinks(peer=receiver.target), LAYOUT, "shm")
-    push = KvPush(SOURCE, receiver.ticket(TO), prompt_of(FROM), transport)
+    links, transport = MemoryLinks(receiver.target), Transport(LAYOUT, "shm")
+    push = KvPush(SOURCE, receiver.ticket(TO), prompt_of(FROM), links, transport)
     with pytest.raises(FailedPreconditionError, match="kv_transport"):
         await push.acknowledged()
 
@@ -181,7 +193,7 @@ def whole_transfer(ticket: kv_pb2.KvTicket) -> list[PushFrame]:
     header = kv_pb2.PushHeader(
         reservation_id=ticket.reservation_id, instance_id=ticket.instance_id, layout=ticket.layout
     )
-    chunk = kv_pb2.KvChunk(num_blocks=1, num_layers=LAYOUT.layers, crc32=checksum(data))
+    chunk = kv_pb2.KvChunk(num_blocks=1, num_layers=LAYOUT.layers, xxh3=checksum(data))
     return [
         Frame(kv_pb2.PushRequest(header=header)),
         Frame(kv_pb2.PushRequest(chunk=chunk), (data,)),
@@ -191,7 +203,7 @@ def whole_transfer(ticket: kv_pb2.KvTicket) -> list[PushFrame]:
 
 @pytest.mark.parametrize("expired_at", [0, 1, 2], ids=["header", "chunk", "first token"])
 async def test_every_message_of_an_expired_lease_is_refused(expired_at: int) -> None:
-    """F11."""
+    """F11, and retryable: a new lease may be had."""
     now = [0.0]
     receiver = Receiver(ttl_s=5.0, clock=lambda: now[0])
 
@@ -200,7 +212,7 @@ async def test_every_message_of_an_expired_lease_is_refused(expired_at: int) -> 
             now[0] = 5.0 if index == expired_at else 0.0
             yield frame
 
-    with pytest.raises(FailedPreconditionError, match="expired"):
+    with pytest.raises(UnavailableError, match="expired"):
         _ = [answer async for answer in PushReceiver(receiver.target).run(frames())]
     untouched = content(receiver.cache, [3]) == content(Receiver().cache, [3])
     assert (untouched, receiver.delivered) == (expired_at < 2, [])
@@ -208,8 +220,8 @@ async def test_every_message_of_an_expired_lease_is_refused(expired_at: int) -> 
 
 async def test_sender_gives_up_when_the_lease_of_its_ticket_is_over() -> None:
     receiver = Receiver(ttl_s=0.06, clock=lambda: 0.0)
-    links = FaultyLinks(MemoryLinks(peer=receiver.target), Fault("fail", times=10_000))
-    push = KvPush(SOURCE, receiver.ticket([3]), prompt_of([0]), Transport(links, LAYOUT, "grpc"))
+    links = FaultyLinks(MemoryLinks(receiver.target), Fault("fail", times=10_000))
+    push = KvPush(SOURCE, receiver.ticket([3]), prompt_of([0]), links, Transport(LAYOUT, "grpc"))
     push.ready(LAYOUT.block_size)
     with pytest.raises(UnavailableError, match="broke"):
         await push.finish(FIRST)
@@ -223,7 +235,7 @@ async def test_abort_is_idempotent_before_and_after_the_end() -> None:
     push.abort()
     push.abort()
     await push.acknowledged()
-    given_up = KvPush(SOURCE, ends.receiver.ticket([0]), prompt_of([0]), ends.transport)
+    given_up = ends.push(ends.receiver.ticket([0]), [0])
     given_up.abort()
     given_up.abort()
     with pytest.raises(asyncio.CancelledError):
@@ -237,7 +249,7 @@ async def test_two_hundred_transfers_that_begin_at_once_all_complete(mode: KvTra
     ends = Ends(mode)
     for _ in range(25):
         tickets = [ends.receiver.ticket([block]) for block in range(8)]
-        pushes = [KvPush(SOURCE, ticket, prompt_of([20 + n]), ends.transport) for n, ticket in enumerate(tickets)]
+        pushes = [ends.push(ticket, [20 + n]) for n, ticket in enumerate(tickets)]
         for push in pushes:
             push.ready(LAYOUT.block_size)
         await asyncio.gather(*(push.finish(FIRST) for push in pushes))

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.engine.layout import KvLayout
+from common.kv.filling import Filling
+from common.kv.frames import Frame
+from common.kv.paths import Inbox
+from common.kv.payload import SlabData, checksum, checksum_of
 from common.kv.reservations import Reservation, Reservations
-from common.kv.wire import Slab, checksum, cut
-from triptych.errors import FailedPreconditionError, InvalidArgumentError
+from common.kv.wire import Slab, cut
+from tests.kv_ends import content, noisy_cache
+from triptych.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
+from triptych.v1 import kv_pb2
 
 LAYOUT = KvLayout("float32", layers=3, kv_heads=2, head_dim=4, block_size=16)
 
@@ -83,16 +91,25 @@ def test_chunk_outside_the_lease_is_refused(slab: Slab) -> None:
         lease.targets(slab)
 
 
-def test_used_unknown_and_expired_tickets_are_refused_alike() -> None:
+def test_used_and_unknown_tickets_are_refused_alike() -> None:
     table, lease = leased([1], ttl_s=5.0)
-    assert table.require(lease.id, "", 104.9) is lease
-    with pytest.raises(FailedPreconditionError):
-        table.require(lease.id, "", 105.0)
+    assert table.require(lease.id, 0, 104.9) is lease
     table.close(lease.id)
     table.close(lease.id)
     for ticket in (lease.id, "unknown"):
         with pytest.raises(FailedPreconditionError):
-            table.require(ticket, "", 100.0)
+            table.require(ticket, 0, 100.0)
+
+
+def test_an_expired_lease_is_a_reason_to_ask_for_another_also_after_it_was_cleared_away() -> None:
+    table, lease = leased([1], ttl_s=5.0)
+    for now in (105.0, 105.5, 109.9):
+        with pytest.raises(UnavailableError, match="expired"):
+            table.require(lease.id, 0, now)
+        if table.expired(105.0):
+            table.close(lease.id)
+    with pytest.raises(FailedPreconditionError):
+        table.require(lease.id, 0, 110.0)
 
 
 def test_a_chunk_renews_the_lease() -> None:
@@ -124,11 +141,21 @@ def test_an_untouched_lease_lacks_one_slab() -> None:
 
 def test_the_newest_transfer_owns_the_reservation() -> None:
     table, lease = leased([1])
-    table.claim(lease.id, "old", 100.0)
-    table.claim(lease.id, "new", 100.0)
-    assert table.require(lease.id, "new", 100.0) is lease
+    old = table.claim(lease.id, "old", 100.0).stream
+    new = table.claim(lease.id, "new", 100.0).stream
+    assert table.require(lease.id, new, 100.0) is lease
     with pytest.raises(FailedPreconditionError, match="newer"):
-        table.require(lease.id, "old", 100.0)
+        table.require(lease.id, old, 100.0)
+
+
+def test_the_newest_stream_of_one_transfer_owns_the_reservation() -> None:
+    """A slot that an older stream names may hold something else by now."""
+    table, lease = leased([1])
+    broken = table.claim(lease.id, "mine", 100.0).stream
+    resumed = table.claim(lease.id, "mine", 100.0).stream
+    assert table.require(lease.id, resumed, 100.0) is lease
+    with pytest.raises(FailedPreconditionError, match="newer"):
+        table.require(lease.id, broken, 100.0)
 
 
 def test_a_delivered_transfer_is_known_for_one_lifetime_and_nobody_else_is() -> None:
@@ -149,6 +176,24 @@ def test_checksum_sees_every_flipped_bit(data: bytes, where: int, bit: int) -> N
     assert checksum(bytes(damaged)) != checksum(data)
 
 
-def test_checksum_sees_rows_that_changed_places() -> None:
-    rows = [bytes([n]) * 1024 for n in (1, 2)]
-    assert checksum(b"".join(rows)) != checksum(b"".join(reversed(rows)))
+@given(st.permutations(range(12)), st.integers(1, 12), st.integers(1, 12))
+def test_blocks_are_read_alike_by_view_and_by_copy_and_written_back(order: list[int], count: int, piece: int) -> None:
+    source, target, blocks = noisy_cache(12, seed=1), noisy_cache(12, seed=2), order[:count]
+    slab = Slab(1, 2, 0, count)
+    data, back = SlabData(slab, source, blocks), SlabData(slab, target, list(reversed(blocks)))
+    copied = memoryview(bytearray(data.size))
+    with patch("common.kv.payload.PIECE_BYTES", piece * source.layout.bytes_per_layer_block):
+        assert data.copy_to(copied) == checksum(copied) == checksum_of(data.views()) == back.copy_from(copied)
+    assert b"".join(data.views()) == copied
+    assert content(target, list(reversed(blocks)))[1:3] == content(source, blocks)[1:3]
+
+
+def test_what_is_written_again_is_not_lost_when_it_is_damaged() -> None:
+    """A slot that a repeated chunk names may hold something else by now."""
+    lease, mine = Reservation("", (0, 1), 0, 4, 0.0), noisy_cache(2, seed=5)
+    filling, slab = Filling(mine, lease, Inbox(kv_pb2.StagingOffer(), "grpc")), Slab(0, 4, 0, 2)
+    good = bytes(slab.size_bytes(mine.layout))
+    for data in (good, bytes(len(good) - 1) + b"x"):
+        chunk = kv_pb2.KvChunk(num_blocks=2, num_layers=4, xxh3=checksum(good))
+        filling.write(Frame(kv_pb2.PushRequest(chunk=chunk), (data,)))
+    assert lease.complete and b"".join(content(mine, [0, 1])) == good

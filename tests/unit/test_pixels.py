@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import struct
-import zlib
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image, ImageCms, ImageDraw
 
 from common.images import DecodedImage, ImageLimits, decode_image
 from common.images.reader import FORMATS
+from tests.pictures import png, save
 
 LIMITS = ImageLimits()
 WHITE = (255, 255, 255)
@@ -23,29 +21,9 @@ def decode(data: bytes) -> DecodedImage:
     return decode_image(data, LIMITS)
 
 
-def save(image: Image.Image, kind: str, **options: Any) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
-
-
 def noise(width: int, height: int, seed: int = 7) -> Image.Image:
     values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     return Image.fromarray(values)
-
-
-def chunk(name: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
-
-def png(width: int, height: int, depth: int, colour: int, rows: list[bytes], **extra: bytes) -> bytes:
-    """A PNG as the standard says it, for forms that Pillow cannot write."""
-    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
-    chunks = [chunk(name.encode(), data) for name, data in extra.items()]
-    pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + b"".join(chunks) + chunk(b"IDAT", pixels) + chunk(b"IEND", b"")
-    )
 
 
 @pytest.mark.parametrize(
@@ -224,10 +202,34 @@ def test_1_bit_pictures_are_black_and_white() -> None:
     assert decode(save(bilevel, "PNG")).image_id == decode(save(opaque_glyph(), "PNG")).image_id
 
 
+CMYK = noise(24, 16).convert("CMYK")
+
+
 def test_a_cmyk_photograph_keeps_its_colours() -> None:
     red = Image.new("RGB", (16, 16), (200, 30, 40)).convert("CMYK")
     pixel = np.asarray(decode(save(red, "JPEG", quality=100)).image, int)[8, 8]
     assert np.abs(pixel - (200, 30, 40)).max() <= 4
+
+
+def test_a_cmyk_file_without_loss_has_the_id_of_its_colours() -> None:
+    assert decode(save(CMYK, "TIFF")).image_id == decode(save(CMYK.convert("RGB"), "PNG")).image_id
+
+
+def test_cmyk_in_a_jpeg_is_inverted_as_adobe_writes_it_with_and_without_its_mark() -> None:
+    data = save(CMYK, "JPEG", quality=100)
+    at = data.index(b"\xff\xee")
+    bare = data[:at] + data[at + 2 + int.from_bytes(data[at + 2 : at + 4], "big") :]
+    assert b"Adobe" in data and b"Adobe" not in bare
+    assert decode(bare).image_id == decode(data).image_id
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
+def test_a_colour_profile_changes_nothing(kind: str) -> None:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("LAB")).tobytes()
+    options = {"lossless": True} if kind == "WEBP" else {}
+    tagged = save(noise(9, 9), kind, icc_profile=profile, **options)
+    assert profile in tagged or kind == "PNG"
+    assert decode(tagged).image_id == decode(save(noise(9, 9), kind, **options)).image_id
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])

@@ -19,7 +19,9 @@ from PIL import Image
 
 from common.images import ImageLimits, decode_image
 from common.images.limits import PIXEL_CEILING
-from tests.unit.test_pixels import chunk, noise, png, save
+from tests.nasty_containers import gif, webp_header
+from tests.pictures import chunk, png, save
+from tests.unit.test_pixels import noise
 from triptych.errors import ConfigError, InvalidImageError
 
 LIMITS = ImageLimits()
@@ -30,24 +32,6 @@ def refusal(data: bytes, limits: ImageLimits = LIMITS) -> str:
     with pytest.raises(InvalidImageError) as caught:
         decode_image(data, limits)
     return caught.value.message
-
-
-def gif(screen: tuple[int, int], frame: tuple[int, int], disposal: int = 0, transparent: bool = False) -> bytes:
-    """A GIF of a few bytes: `screen` and `frame` are (width, height)."""
-    control = struct.pack("<BBBBHBB", 0x21, 0xF9, 4, disposal << 2 | transparent, 0, 0, 0)
-    head = b"GIF89a" + struct.pack("<HHBBB", *screen, 0x80, 0, 0) + bytes(6)
-    return head + control + b"," + struct.pack("<HHHHB", 0, 0, *frame, 0) + b"\x02\x02\x4c\x01\x00;"
-
-
-def webp_header(width: int, height: int) -> bytes:
-    body = (
-        b"VP8X"
-        + struct.pack("<I", 10)
-        + bytes(4)
-        + (width - 1).to_bytes(3, "little")
-        + (height - 1).to_bytes(3, "little")
-    )
-    return b"RIFF" + struct.pack("<I", len(body) + 4) + b"WEBP" + body
 
 
 BOMBS: dict[str, Callable[[], bytes]] = {

@@ -43,3 +43,15 @@ def test_nonsense_is_not_noted() -> None:
     rate.note(0, 1.0)
     rate.note(5, 0.0)
     assert rate.per_second is None
+
+
+def test_one_slow_fetch_is_tried_again_but_not_at_once() -> None:
+    rates = Rates()
+    rates.compute.note(100, 1.0)
+    rates.fetch.note(1e5, 1.0)
+    refusals = 0
+    while not rates.worth_fetching(tokens=100, size_bytes=1_000_000):
+        refusals += 1
+    assert refusals == 48
+    rates.fetch.note(1e7, 1.0)
+    assert rates.worth_fetching(tokens=100, size_bytes=1_000_000)

@@ -85,6 +85,22 @@ def test_clear_keeps_what_is_owned(cache: PrefixCache) -> None:
     assert len(cache.match(keys("b", 2))) == 2
 
 
+def test_a_mirror_that_left_hears_no_more(cache: PrefixCache) -> None:
+    heard: list[tuple[bytes, bool]] = []
+
+    def mirror(block_hash: bytes, added: bool) -> None:
+        heard.append((block_hash, added))
+
+    cache.on_change(mirror)
+    cache.free(fill(cache, "a", 1))
+    cache.clear()
+    cache.stop_change(mirror)
+    cache.stop_change(mirror)
+    fill(cache, "b", 1)
+    assert heard == [(b"a0", True), (b"a0", False)]
+    assert cache.snapshot() == (3, [b"b0"])
+
+
 class PrefixCacheMachine(RuleBasedStateMachine):
     """Sequences come with a prefix from a few, get blocks, publish, and leave in any order."""
 
@@ -94,6 +110,12 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         super().__init__()
         self.cache = PrefixCache(BlockPool(8))
         self.owned: list[int] = []
+        self.mirrored: set[bytes] = set()
+        self.cache.on_change(self.mirror)
+
+    def mirror(self, block_hash: bytes, added: bool) -> None:
+        assert (block_hash in self.mirrored) is not added
+        (self.mirrored.add if added else self.mirrored.remove)(block_hash)
 
     @rule(target=held, name=st.sampled_from("abc"), length=st.integers(1, 5))
     def admit(self, name: str, length: int) -> tuple[str, list[int]]:
@@ -127,6 +149,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         self.cache.validate()
         assert self.cache.num_in_use == len(set(self.owned))
         assert self.cache.num_free + self.cache.num_in_use == 8
+        assert set(self.cache.snapshot()[1]) == self.mirrored
 
 
 TestPrefixCache = PrefixCacheMachine.TestCase

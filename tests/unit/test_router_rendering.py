@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from services.router.rendering import Renderer, to_chat
+from services.router.chats import to_chat
+from services.router.rendering import Renderer
 from services.router.tokenizer import Tokenizer
 from tests.unit.router_tokenizers import DEMO, DEMO_IMAGE, demo_tokenizer, sentencepiece_tokenizer
 from triptych.errors import CheckpointError, InvalidArgumentError

@@ -12,7 +12,8 @@ import pytest
 from services.router.account import Account
 from services.router.defaults import AnswerDefaults, load_defaults
 from services.router.http.data_url import read_data_url
-from services.router.http.schema import parse_chat_request
+from services.router.http.model import parse_body
+from services.router.http.schema import ChatRequest
 from services.router.messages import check_messages
 from services.router.sampling import resolve_sampling
 from tests.unit.router_tokenizers import DEMO
@@ -132,7 +133,7 @@ def test_a_data_url_without_a_comma_is_none() -> None:
 )
 def test_bad_bodies_name_the_field(body: object, param: str) -> None:
     with pytest.raises(InvalidArgumentError) as caught:
-        parse_chat_request(json.dumps(body).encode())
+        parse_body(ChatRequest, json.dumps(body).encode())
     assert caught.value.param == param
 
 
@@ -157,6 +158,22 @@ def test_the_account_adds_up() -> None:
         40,
         50,
     )
+
+
+def test_a_request_that_went_on_elsewhere_has_one_account() -> None:
+    account = Account(lambda: 0)
+    account.prefilled(PrefillResponse(cache_read_tokens=4, cache_creation_tokens=3, compute_ns=5, transfer_bytes=7))
+    account.prefilled(PrefillResponse(cache_read_tokens=9, cache_creation_tokens=0, compute_ns=1, transfer_bytes=2))
+    usage = account.usage(Prompt(token_ids=range(9)))
+    assert (usage.cache_read_tokens, usage.cache_creation_tokens, usage.uncached_tokens) == (4, 3, 2)
+    assert (usage.times.prefill_ns, usage.kv_transfer_bytes) == (6, 9)
+
+
+def test_tokens_of_the_answer_are_none_of_the_prompt() -> None:
+    account = Account(lambda: 0)
+    account.prefilled(PrefillResponse(cache_read_tokens=8, cache_creation_tokens=4))
+    usage = account.usage(Prompt(token_ids=range(9)))
+    assert (usage.cache_read_tokens, usage.cache_creation_tokens, usage.uncached_tokens) == (8, 1, 0)
 
 
 def test_what_an_earlier_attempt_computed_is_a_miss() -> None:

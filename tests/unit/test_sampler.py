@@ -30,6 +30,10 @@ class State:
     params: SamplingParams
     num_outputs: int = 0
     token_counts: dict[int, int] = field(default_factory=dict)
+    mask: bytes | None = None
+
+    def allowed_tokens(self) -> bytes | None:
+        return self.mask
 
 
 def params(**settings: Any) -> SamplingParams:
@@ -305,3 +309,28 @@ def test_no_rows_give_no_tokens() -> None:
 def test_rows_and_sequences_must_agree() -> None:
     with pytest.raises(InternalError):
         sample(LOGITS[None], [])
+
+
+def mask_of(*tokens: int) -> bytes:
+    return bytes([sum(1 << token for token in tokens)])
+
+
+@pytest.mark.parametrize("temperature", [0.0, 5.0])
+def test_only_tokens_of_the_grammar_are_chosen(temperature: float) -> None:
+    settings = [params(temperature=temperature, seed=seed, top_p=0.9, repetition_penalty=2.0) for seed in range(50)]
+    chosen = {only(LOGITS, State(each, token_counts={3: 1}, mask=mask_of(3, 5))).token_id for each in settings}
+    assert chosen == ({3} if temperature == 0 else {3, 5})
+
+
+def test_a_grammar_changes_no_other_row_and_no_log_probability() -> None:
+    free, bound = sample(LOGITS.repeat(2, 1), [State(params()), State(params(temperature=0), mask=mask_of(4))])
+    assert free == only(LOGITS, State(params()))
+    assert bound.logprob == pytest.approx(float(torch.log_softmax(LOGITS, 0)[4]))
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_grammar_that_allows_nothing_fails_its_row_only(temperature: float) -> None:
+    states = [State(params(temperature=temperature), mask=b""), State(params())]
+    stuck, free = sample(LOGITS.repeat(2, 1), states)
+    assert math.isnan(stuck.logprob)
+    assert free == only(LOGITS, State(params()))

@@ -7,17 +7,21 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from tests.unit.sdk_router import FakeRouter, serve_router
-from triptych import AsyncClient, Client, Delta, Finished, Image, Started, user
+from triptych import AsyncClient, Client, Delta, Finished, Image, Retry, Started, user
 from triptych.errors import (
+    ClientClosedError,
     ContextLengthError,
     DeadlineExceededError,
     ImagesNotFoundError,
+    RequestCancelledError,
     ResourceExhaustedError,
     TriptychError,
     UnavailableError,
 )
 from triptych.uploads import CHUNK_BYTES
 
+ONCE = Retry(tries=1)
+QUICK = Retry(first_pause_s=0.001)
 RED = Image.from_bytes(b"red" * 1000)
 BLUE = Image.from_bytes(b"blue" * 1000)
 
@@ -35,13 +39,13 @@ def address(router: FakeRouter) -> Iterator[str]:
 
 @pytest.fixture
 def client(address: str) -> Iterator[Client]:
-    with Client(address) as opened:
+    with Client(address, retry=QUICK) as opened:
         yield opened
 
 
 @pytest.fixture
 async def async_client(address: str) -> AsyncIterator[AsyncClient]:
-    async with AsyncClient(address) as opened:
+    async with AsyncClient(address, retry=QUICK) as opened:
         yield opened
 
 
@@ -133,6 +137,12 @@ async def test_models_are_listed_alike_by_both_clients(client: Client, async_cli
     assert await async_client.list_models() == client.list_models()
 
 
+async def test_tokenize_uploads_what_is_missing(client: Client, async_client: AsyncClient, router: FakeRouter) -> None:
+    assert len(client.tokenize([RED, "what is it?"]).token_ids) == 13
+    assert router.uploads == [RED.digest]
+    assert await async_client.tokenize("what is it?") == client.tokenize("what is it?")
+
+
 FAILURES: list[Callable[[], TriptychError]] = [
     lambda: ContextLengthError("too long", param="messages"),
     lambda: ResourceExhaustedError("full", retry_after_s=1.5),
@@ -141,10 +151,10 @@ FAILURES: list[Callable[[], TriptychError]] = [
 
 @pytest.mark.parametrize("make", FAILURES)
 def test_the_servers_error_arrives_as_it_was_raised(
-    client: Client, router: FakeRouter, make: Callable[[], TriptychError]
+    address: str, router: FakeRouter, make: Callable[[], TriptychError]
 ) -> None:
     router.failure = make()
-    with pytest.raises(type(router.failure)) as caught:
+    with Client(address, retry=ONCE) as client, pytest.raises(type(router.failure)) as caught:
         client.generate("hi").answer()
     assert vars(caught.value) == vars(router.failure)
 
@@ -168,7 +178,7 @@ async def test_async_stream_without_its_end_is_an_error(async_client: AsyncClien
 
 
 def test_nobody_listening_names_the_address() -> None:
-    with Client("127.0.0.1:1") as client, pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
+    with Client("127.0.0.1:1", retry=ONCE) as client, pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
         client.list_models()
 
 
@@ -191,3 +201,62 @@ async def test_closing_an_async_stream_ends_it(async_client: AsyncClient) -> Non
     await anext(aiter(stream))
     await stream.close()
     assert [event async for event in stream] == []
+
+
+def test_what_fails_for_now_is_tried_again(client: Client, router: FakeRouter) -> None:
+    router.failures = [UnavailableError("no decode worker"), ResourceExhaustedError("full", retry_after_s=0.01)]
+    assert client.generate("hi").answer().text == "a red circle"
+    assert len(router.requests) == 3
+
+
+async def test_async_calls_are_tried_again(async_client: AsyncClient, router: FakeRouter) -> None:
+    router.failures = [UnavailableError("starting"), UnavailableError("starting")]
+    assert [card.name for card in await async_client.list_models()] == ["toy"]
+
+
+def test_an_upload_that_fails_is_tried_again(client: Client, router: FakeRouter) -> None:
+    router.failures = [ImagesNotFoundError([RED.digest]), UnavailableError("the store is starting")]
+    client.generate([RED, "what is it?"]).answer()
+    assert router.uploads == [RED.digest]
+
+
+def test_what_can_never_succeed_is_not_tried_again(client: Client, router: FakeRouter) -> None:
+    router.failure = ContextLengthError("too long")
+    with pytest.raises(ContextLengthError):
+        client.generate("hi").answer()
+    assert len(router.requests) == 1
+
+
+def test_tries_are_bounded(client: Client, router: FakeRouter) -> None:
+    router.failure = UnavailableError("gone for good")
+    with pytest.raises(UnavailableError):
+        client.generate("hi").answer()
+    assert len(router.requests) == QUICK.tries
+
+
+def test_calls_after_close_are_our_error(client: Client) -> None:
+    client.close()
+    with pytest.raises(ClientClosedError):
+        client.generate("hi").answer()
+    with pytest.raises(ClientClosedError):
+        client.list_models()
+
+
+async def test_async_calls_after_close_are_our_error(async_client: AsyncClient) -> None:
+    await async_client.close()
+    with pytest.raises(ClientClosedError):
+        await async_client.generate("hi").answer()
+    with pytest.raises(ClientClosedError):
+        await async_client.list_models()
+
+
+async def test_closing_ends_answers_on_their_way_with_an_error(client: Client, async_client: AsyncClient) -> None:
+    stream, async_stream = client.generate("hi"), async_client.generate("hi")
+    next(iter(stream))
+    await anext(aiter(async_stream))
+    client.close()
+    await async_client.close()
+    with pytest.raises(RequestCancelledError):
+        list(stream)
+    with pytest.raises(RequestCancelledError):
+        await async_stream.answer()

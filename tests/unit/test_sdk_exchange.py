@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from triptych import Image, user
-from triptych.errors import DeadlineExceededError, ImagesNotFoundError, InvalidArgumentError, UnavailableError
+from triptych.errors import (
+    DeadlineExceededError,
+    ImagesNotFoundError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
 from triptych.exchange import Exchange
-from triptych.v1.router_pb2 import GenerateResponse, GenerateStarted
+from triptych.v1.router_pb2 import GenerateDelta, GenerateResponse, GenerateStarted
 
 RED, BLUE = Image.from_bytes(b"red"), Image.from_bytes(b"blue")
 
@@ -48,23 +54,39 @@ def test_without_a_timeout_there_is_no_deadline() -> None:
 
 def test_missing_pictures_are_handed_out_once() -> None:
     exchange = Exchange(user(RED, BLUE), "", {})
-    exchange.on_missing(ImagesNotFoundError([BLUE.digest, BLUE.digest]))
+    exchange.on_failure(ImagesNotFoundError([BLUE.digest, BLUE.digest]))
     assert exchange.take_uploads() == [BLUE]
     assert exchange.take_uploads() == []
 
 
 def test_a_second_miss_of_one_picture_is_the_callers_error() -> None:
     exchange = Exchange(user(RED), "", {})
-    exchange.on_missing(ImagesNotFoundError([RED.digest]))
+    exchange.on_failure(ImagesNotFoundError([RED.digest]))
     with pytest.raises(ImagesNotFoundError):
-        exchange.on_missing(ImagesNotFoundError([RED.digest]))
+        exchange.on_failure(ImagesNotFoundError([RED.digest]))
 
 
 def test_pictures_missing_after_the_start_are_not_repeated() -> None:
     exchange = Exchange(user(RED), "", {})
     exchange.on_response(GenerateResponse(started=GenerateStarted()))
     with pytest.raises(ImagesNotFoundError):
-        exchange.on_missing(ImagesNotFoundError([RED.digest]))
+        exchange.on_failure(ImagesNotFoundError([RED.digest]))
+
+
+def test_a_failure_is_tried_again_until_the_answer_begins() -> None:
+    exchange = Exchange("hi", "", {})
+    exchange.on_response(GenerateResponse(started=GenerateStarted()))
+    assert exchange.on_failure(UnavailableError("gone")) > 0
+    assert exchange.on_response(GenerateResponse(started=GenerateStarted())) == []
+    exchange.on_response(GenerateResponse(delta=GenerateDelta(text="a")))
+    with pytest.raises(UnavailableError):
+        exchange.on_failure(UnavailableError("gone again"))
+
+
+def test_no_pause_outlasts_the_deadline() -> None:
+    exchange = Exchange("hi", "", {"timeout_s": 5.0}, now=lambda: 100.0)
+    with pytest.raises(ResourceExhaustedError):
+        exchange.on_failure(ResourceExhaustedError("full", retry_after_s=5.0))
 
 
 def test_events_of_a_later_version_are_skipped() -> None:

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from common.rpc.server import LIVENESS, SERVING, RpcServer
+from common.worker.liveness import Liveness
 from common.worker.loop import StepLoop
+from triptych.channel import open_channel
 from triptych.errors import InternalError, TriptychError
 
 
@@ -19,6 +27,7 @@ class Steps:
         self.frees_while_planning = 0
         self.all_seen = asyncio.Event()
         self.expected = 0
+        self.hang: Callable[[], object] = lambda: None
         self.loop = StepLoop(self.plan, self.execute, self.apply, self.fail, ThreadPoolExecutor(1))
 
     def plan(self) -> int | None:
@@ -29,6 +38,7 @@ class Steps:
         return self.todo.pop(0) if self.todo else None
 
     def execute(self, work: int) -> int:
+        self.hang()
         if work == 13:
             raise ZeroDivisionError
         return work
@@ -62,6 +72,58 @@ async def test_a_failing_step_fails_alone_wherever_it_fails() -> None:
     await steps.run()
     assert steps.done == [1, 2]
     assert [(work, type(error)) for work, error in steps.failed] == [(13, InternalError), (14, InternalError)]
+
+
+async def test_a_step_that_hangs_is_seen_and_waiting_for_work_is_not() -> None:
+    steps = Steps()
+    assert not steps.loop.alive(10), "not started"
+    steps.loop.start()
+    assert steps.loop.alive(0.0), "nothing to do"
+    entered, resume = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        entered.set()
+        resume.wait(5)
+
+    steps.todo, steps.expected, steps.hang = [1], 1, hang
+    steps.loop.wake()
+    await asyncio.to_thread(entered.wait, 5)
+    assert not steps.loop.alive(0.0)
+    assert steps.loop.alive(60), "busy"
+    resume.set()
+    async with asyncio.timeout(5):
+        await steps.all_seen.wait()
+    assert steps.loop.alive(0.0)
+    await steps.loop.close()
+    assert not steps.loop.alive(60), "ended"
+
+
+async def test_the_health_check_follows_the_engines() -> None:
+    """L05: frozen is not alive; busy, idle and alive again are."""
+    engine = FrozenOrNot()
+    server = RpcServer("127.0.0.1", 0)
+    channel = open_channel(f"127.0.0.1:{await server.start()}")
+    liveness = Liveness(server, [engine], stall_s=0.04)
+    liveness.start()
+    stub: Any = health_pb2_grpc.HealthStub(channel)
+    watch = stub.Watch(health_pb2.HealthCheckRequest(service=LIVENESS))
+    for engine.frozen in (False, True, False):
+        async with asyncio.timeout(5):
+            while ((await watch.read()).status == SERVING) is engine.frozen:
+                pass
+    watch.cancel()
+    await liveness.close()
+    await channel.close()
+    await server.drain(0)
+
+
+class FrozenOrNot:
+    """An engine that is what the test says."""
+
+    frozen = False
+
+    def alive(self, stall_s: float) -> bool:
+        return not self.frozen
 
 
 async def test_what_planning_itself_sets_free_is_not_forgotten() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 
+import numpy as np
 import pytest
 import torch
 from blake3 import blake3
@@ -13,9 +16,14 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from common.store import codec
+from common.store.packed import CHECKSUM_BYTES
 
 KEY = "c" * 64
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
+
+
+def packed(tensors: dict[str, Tensor]) -> bytes:
+    return bytes(codec.pack(KEY, tensors))
 
 
 def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
@@ -26,7 +34,7 @@ def same(one: dict[str, Tensor], two: dict[str, Tensor]) -> bool:
 @given(st.lists(st.sampled_from(DTYPES), min_size=1, max_size=5), st.integers(0, 5), st.integers(0, 3))
 def test_safetensors_reads_what_we_write(dtypes: list[torch.dtype], rows: int, width: int) -> None:
     tensors = {f"t{at}": torch.ones(rows, width, dtype=dtype) * at for at, dtype in enumerate(dtypes)}
-    theirs = load(codec.pack(KEY, tensors)[codec.CHECKSUM_BYTES :])
+    theirs = load(packed(tensors)[CHECKSUM_BYTES:])
     assert all(
         theirs[name].dtype == tensors[name].dtype and torch.equal(theirs[name], tensors[name]) for name in tensors
     )
@@ -36,13 +44,13 @@ def test_safetensors_reads_what_we_write(dtypes: list[torch.dtype], rows: int, w
 @given(st.lists(st.sampled_from(DTYPES), min_size=1, max_size=5), st.integers(1, 5))
 def test_we_read_what_we_write(dtypes: list[torch.dtype], rows: int) -> None:
     tensors = {f"t{at}": torch.ones(rows, 3, dtype=dtype) * at for at, dtype in enumerate(dtypes)}
-    ours = codec.unpack(KEY, codec.pack(KEY, tensors), rows)
+    ours = codec.unpack(KEY, packed(tensors), rows)
     assert same(ours, tensors)
 
 
 def test_a_view_is_written_as_what_it_shows() -> None:
     tensor = torch.arange(12.0).reshape(3, 4).t()
-    assert torch.equal(codec.unpack(KEY, codec.pack(KEY, {"x": tensor}))["x"], tensor)
+    assert torch.equal(codec.unpack(KEY, packed({"x": tensor}))["x"], tensor)
 
 
 def test_what_safetensors_writes_is_readable() -> None:
@@ -61,3 +69,32 @@ def wrong(shape: list[int], dtype: str, end: int) -> bytes:
 def test_a_header_that_lies_is_a_bad_value(value: bytes) -> None:
     with pytest.raises(codec.BadValueError):
         codec.unpack(KEY, value)
+
+
+def test_what_was_read_lives_as_long_as_its_tensors() -> None:
+    value = packed({"x": torch.arange(100_000.0)})
+    tensors = codec.unpack(KEY, value)
+    references = sys.getrefcount(value)
+    del tensors
+    gc.collect()
+    assert sys.getrefcount(value) == references - 1
+
+
+def test_the_data_is_not_copied() -> None:
+    tensor = torch.zeros(1000, 2)
+    *_, last = codec.pack(KEY, {"x": tensor}).pieces(10_000)
+    assert np.frombuffer(last, np.uint8).ctypes.data == tensor.data_ptr()
+
+
+@given(st.integers(1, 300))
+def test_pieces_make_the_value_once_the_checksum_is_known(most: int) -> None:
+    value = codec.pack(KEY, {"x": torch.arange(50.0), "y": torch.ones(50, 2)})
+    sent = b"".join(value.pieces(most))
+    assert value.checksum + sent[CHECKSUM_BYTES:] == bytes(value)
+    assert bytes(value) == packed({"x": torch.arange(50.0), "y": torch.ones(50, 2)})
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(3, 2, dtype=torch.complex64), torch.zeros(4, 2)])
+def test_what_no_reader_could_use_is_not_packed(tensor: Tensor) -> None:
+    with pytest.raises(codec.BadValueError):
+        codec.pack(KEY, {"x": tensor}, rows=3)

@@ -216,6 +216,41 @@ async def test_prefill_computes_what_stands_before_a_missing_image(prefill: Pref
     assert prefill.plan() == [(job, 8)]
 
 
+def compute(prefill: PrefillScheduler) -> dict[PrefillJob, int]:
+    """One step."""
+    step = dict(prefill.plan())
+    for job, count in step.items():
+        job.sequence.num_computed += count
+    return step
+
+
+async def test_short_prompts_pass_a_long_one_and_do_not_starve_it(prefill: PrefillScheduler) -> None:
+    long = prefill_job(24)
+    prefill.submit(long)
+    assert compute(prefill) == {long: 8}
+    passed = 0
+    while not long.computed:
+        short = prefill_job(4)
+        prefill.submit(short)
+        step = compute(prefill)
+        assert step[long] >= 4, "half of the budget is the oldest one's"
+        passed += short.computed
+        prefill.release(short)
+    assert passed == 4, "each short one was finished in the step after it came"
+
+
+async def test_a_prompt_that_finds_no_room_keeps_its_embeddings(prefill: PrefillScheduler) -> None:
+    """D11: however many steps it waits, nothing is fetched or encoded again."""
+    first, waiting = prefill_job(30), prefill_job(12, (ImageSpan(2, 6, (2, 3)),))
+    prefill.submit(first)
+    prefill.submit(waiting)
+    waiting.images[0] = {}
+    while not first.computed:
+        assert waiting not in compute(prefill)
+    prefill.release(first)
+    assert compute(prefill) == {waiting: 8}
+
+
 async def test_prefill_keeps_blocks_until_release(prefill: PrefillScheduler, blocks: SequenceBlocks) -> None:
     job = prefill_job(20)
     prefill.submit(job)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from rich.console import Console
-from rich.text import Text
-
 from triptych.cli.app import app
+from triptych.cli.output import print_error
 from triptych.errors import TriptychError
 
 __all__ = ["app", "main"]
@@ -18,5 +16,5 @@ def main() -> None:
     try:
         app()
     except TriptychError as error:
-        Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), error.message))
+        print_error(error)
         sys.exit(1)

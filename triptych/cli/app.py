@@ -8,13 +8,26 @@ from typing import Annotated
 import typer
 
 from triptych.cli.capacity import Attention, run_capacity, to_flags
-from triptych.cli.chat import run_chat
+from triptych.cli.chat import PolicyName, make_policy, run_chat
 from triptych.cli.demo import run_demo
+from triptych.cli.door import Address, ApiKey, TlsCa, TlsCert, TlsKey, UseTls, open_door
+from triptych.cli.explain import run_explain
+from triptych.cli.images import run_images
+from triptych.cli.keys import run_new_key
+from triptych.cli.lab import lab
+from triptych.cli.lint import run_lint
 from triptych.cli.plan import ClusterOptions, Dtype, LogLevel, Topology, default_model
+from triptych.cli.probe import is_serving
 from triptych.cli.up import run_up
+from triptych.errors import UnavailableError
 from triptych.version import VERSION
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+keys = typer.Typer(no_args_is_help=True, help="API keys for a router's keys file.")
+app.add_typer(keys, name="keys")
+
+ROUTER = "127.0.0.1:50051"
+app.add_typer(lab, name="lab")
 
 Model = Annotated[Path | None, typer.Option(help="checkpoint directory; unset: $TRIPTYCH_MODEL, else the demo's")]
 Count = typer.Option(min=1, help="how many of them")
@@ -48,15 +61,96 @@ def up(
 
 @app.command()
 def chat(
-    question: str,
-    image: Annotated[list[Path] | None, typer.Option(help="picture shown before the question; repeatable")] = None,
-    address: Annotated[str, typer.Option(help="host:port of a router")] = "127.0.0.1:50051",
+    questions: Annotated[
+        list[str],
+        typer.Argument(
+            help="turns of one conversation; @PATH words in front are pictures, - reads turns from standard input"
+        ),
+    ],
+    image: Annotated[
+        list[Path] | None, typer.Option(help="picture shown before the first question; repeatable")
+    ] = None,
+    policy: Annotated[
+        PolicyName, typer.Option(help="what of the conversation is sent again with each turn")
+    ] = "append-only",
+    policy_images: Annotated[int, typer.Option(min=1, help="pictures that image-window and roll-over keep")] = 4,
+    address: Address = ROUTER,
     model: Annotated[str, typer.Option(help="name of the model; unset: the only one served")] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="longest answer in tokens")] = None,
     temperature: Annotated[float | None, typer.Option(min=0, help="0 is greedy")] = None,
+    api_key: ApiKey = None,
+    tls: UseTls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
-    """Ask a running cluster a question about pictures."""
-    run_chat(question, image or [], address, model, {"max_tokens": max_tokens, "temperature": temperature})
+    """Ask a running cluster about pictures, one turn after the other."""
+    door = open_door(address, api_key, tls, tls_ca, tls_cert, tls_key)
+    run_chat(
+        questions,
+        image or [],
+        door,
+        model,
+        make_policy(policy, policy_images),
+        {"max_tokens": max_tokens, "temperature": temperature},
+    )
+
+
+@app.command()
+def images(
+    address: Address = ROUTER,
+    cache_salt: Annotated[str | None, typer.Option(help="scope, as in requests; unset: the common one")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
+    api_key: ApiKey = None,
+    tls: UseTls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """List the pictures that a running cluster knows, and those that look the same but were encoded apart."""
+    run_images(open_door(address, api_key, tls, tls_ca, tls_cert, tls_key), cache_salt, as_json=as_json)
+
+
+@app.command()
+def explain(
+    last: Annotated[int, typer.Option(min=1, max=512, help="how many requests")] = 20,
+    session: Annotated[str, typer.Option(help="only those of this session")] = "",
+    address: Address = ROUTER,
+    cache_salt: Annotated[str | None, typer.Option(help="scope, as in requests; unset: the common one")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
+    api_key: ApiKey = None,
+    tls: UseTls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """Tell what the caches did for the latest requests, and where and why their prompts diverged."""
+    door = open_door(address, api_key, tls, tls_ca, tls_cert, tls_key)
+    run_explain(door, last, session, cache_salt, as_json)
+
+
+@app.command("lint-prompt")
+def lint_prompt(
+    source: Annotated[
+        str, typer.Argument(help="OpenAI request as JSON, or several in order, one a line; - is standard input")
+    ],
+    address: Annotated[str | None, typer.Option(help="host:port of a router that counts the tokens lost")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="all findings as JSON")] = False,
+    api_key: ApiKey = None,
+    tls: UseTls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """Name what in requests would break the prefix cache; ends with status 1 when there is something."""
+    door = open_door(address, api_key, tls, tls_ca, tls_cert, tls_key) if address else None
+    run_lint(source, door, as_json=as_json)
+
+
+@keys.command("new")
+def new_key(tenant: str) -> None:
+    """Make an API key; append the output to the router's keys file with >>."""
+    run_new_key(tenant)
 
 
 @app.command()
@@ -88,6 +182,22 @@ def capacity(
     """Show how much KV fits on a device when the model is split, and when it is not."""
     given = {name: value for name, value in locals().items() if name not in ("measure", "as_json")}
     run_capacity(to_flags(given, measure), as_json=as_json)
+
+
+@app.command()
+def probe(
+    address: Annotated[str, typer.Argument(help="host:port of any service")],
+    service: Annotated[str, typer.Option(help="part of it, for example liveness; unset: the process")] = "",
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds to wait")] = 5.0,
+    tls: UseTls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """Exit with 0 when a service is healthy: the health check of containers."""
+    door = open_door(address, None, tls, tls_ca, tls_cert, tls_key)
+    if not is_serving(address, service, door.tls, timeout):
+        raise UnavailableError(f"{service or 'the process'} at {address} is not serving")
 
 
 @app.command()

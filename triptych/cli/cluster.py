@@ -20,7 +20,7 @@ from typing import Self
 from triptych.cli.child import Child, OnLine
 from triptych.cli.plan import HOST, ClusterOptions, Part, cpu_cores, plan_cluster
 from triptych.cli.probe import free_port, is_ready
-from triptych.errors import UnavailableError
+from triptych.errors import ConfigError, UnavailableError
 
 POLL_S = 0.1
 READY_TIMEOUT_S = 180.0
@@ -84,6 +84,18 @@ class LocalCluster:
         """Start all processes at once; they wait for each other."""
         for part in self.parts:
             self.children[part.name] = Child(part, self._on_line)
+
+    def replace(self, name: str) -> None:
+        """Kill a part with all it has started and start it anew at the same address; returns once it is ready.
+
+        ConfigError when there is no such part, otherwise as `wait_ready`.
+        """
+        if name not in self.children:
+            raise ConfigError(f"this cluster has no part {name!r}, but {', '.join(self.children)}")
+        old = self.children[name]
+        old.reap()
+        self.children[name] = Child(old.part, self._on_line)
+        self.wait_ready()
 
     def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> bool:
         """True once every part is ready, False when interrupted; UnavailableError when one ends or time runs out."""

@@ -16,7 +16,7 @@ from triptych.cli.cluster import LocalCluster
 from triptych.cli.output import Reporter
 from triptych.cli.plan import ClusterOptions
 from triptych.cli.script import Conversation, Turn, load_script
-from triptych.cli.up import interrupted_by_signals
+from triptych.cli.up import running
 from triptych.client import Client
 from triptych.errors import FailedPreconditionError
 from triptych.messages import Message, assistant, user
@@ -44,12 +44,8 @@ def run_demo(model: Path, quiet: bool) -> None:
     script, console = load_script(), _wide_console()
     with closing(Reporter(console, quiet)) as reporter:
         cluster = LocalCluster(ClusterOptions(model), reporter.on_line, reporter.on_ready)
-        with interrupted_by_signals(cluster):
-            try:
-                cluster.start()
-                outcomes = _ask_all(cluster, script, reporter) if cluster.wait_ready() else []
-            finally:
-                cluster.stop()
+        with running(cluster, reporter) as ready:
+            outcomes = _ask_all(cluster, script, reporter) if ready else []
     console.print(to_table(outcomes))
     check(outcomes, sum(len(conversation.turns) for conversation in script))
 

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from triptych.cli.plan import Part
+from triptych.errors import TriptychError
 
 COLOURS = {"valkey": "red", "encoder": "magenta", "prefill": "cyan", "decode": "blue", "router": "green"}
 NAME_WIDTH = 10
@@ -40,6 +41,11 @@ class Reporter:
         with self._lock:
             self._print(Text(text) if isinstance(text, str) else text)
 
+    def fail(self, error: TriptychError) -> None:
+        """What went wrong, on stderr as every error of the command."""
+        with self._lock:
+            print_error(error)
+
     def close(self) -> None:
         """Close the copy of the log."""
         if self._file:
@@ -48,6 +54,11 @@ class Reporter:
     def _print(self, text: Text) -> None:
         # One log line is one line, however narrow the terminal.
         self._console.print(text, soft_wrap=True, highlight=False)
+
+
+def print_error(error: TriptychError) -> None:
+    """One sentence on stderr."""
+    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), error.message))
 
 
 def _colour(name: str) -> str:

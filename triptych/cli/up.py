@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import typer
 from rich.console import Console
 
 from triptych.cli.cluster import LocalCluster
 from triptych.cli.output import Reporter
 from triptych.cli.plan import ClusterOptions
+from triptych.errors import TriptychError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -29,22 +31,36 @@ def interrupted_by_signals(cluster: LocalCluster) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def running(cluster: LocalCluster, reporter: Reporter) -> Iterator[bool]:
+    """The cluster, started; False when a signal came first. What goes wrong is said at once, before everything stops.
+
+    Raises typer.Exit with status 1 after a failure.
+    """
+    with interrupted_by_signals(cluster):
+        try:
+            cluster.start()
+            yield cluster.wait_ready()
+        except TriptychError as error:
+            reporter.fail(error)
+            raise typer.Exit(1) from error
+        finally:
+            reporter.say("stopping")
+            cluster.stop()
+
+
 def run_up(options: ClusterOptions, quiet: bool, log: Path | None) -> None:
-    """Start, say where it listens, keep running; UnavailableError when a part ends by itself."""
+    """Start, say where it listens, keep running; ends with status 1 when a part ends by itself."""
     with closing(Reporter(Console(), quiet, log)) as reporter:
         cluster = LocalCluster(options, reporter.on_line, reporter.on_ready)
-        with interrupted_by_signals(cluster):
-            try:
-                cluster.start()
-                if cluster.wait_ready():
-                    _announce(cluster, reporter)
-                    cluster.watch()
-            finally:
-                reporter.say("stopping")
-                cluster.stop()
+        with running(cluster, reporter) as ready:
+            if ready:
+                _announce(cluster, reporter)
+                cluster.watch()
 
 
 def _announce(cluster: LocalCluster, reporter: Reporter) -> None:
     reporter.say(f"gRPC    {cluster.grpc_address}")
     reporter.say(f"OpenAI  {cluster.http_url}/v1")
+    reporter.say(f"console {cluster.http_url}/")
     reporter.say("ready; Ctrl-C stops everything")

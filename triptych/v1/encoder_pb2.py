@@ -22,33 +22,42 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from triptych.v1 import worker_pb2 as triptych_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19triptych/v1/encoder.proto\x12\x0btriptych.v1\"M\n\rEncodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x06images\x18\x02 \x03(\x0b\x32\x18.triptych.v1.EncodeImage\"z\n\x0b\x45ncodeImage\x12\x15\n\rembedding_key\x18\x01 \x01(\t\x12\x10\n\x08image_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x01(\r\x12\r\n\x05width\x18\x05 \x01(\r\x12\x0e\n\x06height\x18\x06 \x01(\r\"\x8e\x01\n\x0e\x45ncodeResponse\x12\x15\n\rembedding_key\x18\x01 \x01(\t\x12+\n\x07outcome\x18\x02 \x01(\x0e\x32\x1a.triptych.v1.EncodeOutcome\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x11\n\tencode_ns\x18\x04 \x01(\x04\x12\x11\n\theld_here\x18\x05 \x01(\x08\".\n\x15\x46\x65tchEmbeddingRequest\x12\x15\n\rembedding_key\x18\x01 \x01(\t\"\'\n\x16\x46\x65tchEmbeddingResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"\\\n\x10PutPixelsRequest\x12.\n\x06header\x18\x01 \x01(\x0b\x32\x1c.triptych.v1.PutPixelsHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"L\n\x0fPutPixelsHeader\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x01 \x01(\t\x12\x10\n\x08image_id\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\x13\n\x11PutPixelsResponse*\x7f\n\rEncodeOutcome\x12\x1e\n\x1a\x45NCODE_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45NCODE_OUTCOME_HIT\x10\x01\x12\x1b\n\x17\x45NCODE_OUTCOME_COMPUTED\x10\x02\x12\x19\n\x15\x45NCODE_OUTCOME_JOINED\x10\x03\x32\x80\x02\n\x0e\x45ncoderService\x12\x43\n\x06\x45ncode\x12\x1a.triptych.v1.EncodeRequest\x1a\x1b.triptych.v1.EncodeResponse0\x01\x12[\n\x0e\x46\x65tchEmbedding\x12\".triptych.v1.FetchEmbeddingRequest\x1a#.triptych.v1.FetchEmbeddingResponse0\x01\x12L\n\tPutPixels\x12\x1d.triptych.v1.PutPixelsRequest\x1a\x1e.triptych.v1.PutPixelsResponse(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19triptych/v1/encoder.proto\x12\x0btriptych.v1\x1a\x18triptych/v1/worker.proto\"M\n\rEncodeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x06images\x18\x02 \x03(\x0b\x32\x18.triptych.v1.EncodeImage\"z\n\x0b\x45ncodeImage\x12\x15\n\rembedding_key\x18\x01 \x01(\t\x12\x10\n\x08image_id\x18\x02 \x01(\t\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x03 \x01(\t\x12\x0e\n\x06tokens\x18\x04 \x01(\r\x12\r\n\x05width\x18\x05 \x01(\r\x12\x0e\n\x06height\x18\x06 \x01(\r\"\x8e\x01\n\x0e\x45ncodeResponse\x12\x15\n\rembedding_key\x18\x01 \x01(\t\x12+\n\x07outcome\x18\x02 \x01(\x0e\x32\x1a.triptych.v1.EncodeOutcome\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\x12\x11\n\tencode_ns\x18\x04 \x01(\x04\x12\x11\n\theld_here\x18\x05 \x01(\x08\".\n\x15\x46\x65tchEmbeddingRequest\x12\x15\n\rembedding_key\x18\x01 \x01(\t\"\'\n\x16\x46\x65tchEmbeddingResponse\x12\r\n\x05\x63hunk\x18\x01 \x01(\x0c\"\\\n\x10PutPixelsRequest\x12.\n\x06header\x18\x01 \x01(\x0b\x32\x1c.triptych.v1.PutPixelsHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"L\n\x0fPutPixelsHeader\x12\x13\n\x0b\x63\x61\x63he_scope\x18\x01 \x01(\t\x12\x10\n\x08image_id\x18\x02 \x01(\t\x12\x12\n\nsize_bytes\x18\x03 \x01(\x04\"\x13\n\x11PutPixelsResponse\"\xb5\x01\n\x14ReportReplicaRequest\x12)\n\x07replica\x18\x01 \x01(\x0b\x32\x18.triptych.v1.ReplicaInfo\x12\x41\n\x08\x63ounters\x18\x02 \x03(\x0b\x32/.triptych.v1.ReportReplicaRequest.CountersEntry\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x17\n\x15ReportReplicaResponse*\x7f\n\rEncodeOutcome\x12\x1e\n\x1a\x45NCODE_OUTCOME_UNSPECIFIED\x10\x00\x12\x16\n\x12\x45NCODE_OUTCOME_HIT\x10\x01\x12\x1b\n\x17\x45NCODE_OUTCOME_COMPUTED\x10\x02\x12\x19\n\x15\x45NCODE_OUTCOME_JOINED\x10\x03\x32\xd8\x02\n\x0e\x45ncoderService\x12\x43\n\x06\x45ncode\x12\x1a.triptych.v1.EncodeRequest\x1a\x1b.triptych.v1.EncodeResponse0\x01\x12[\n\x0e\x46\x65tchEmbedding\x12\".triptych.v1.FetchEmbeddingRequest\x1a#.triptych.v1.FetchEmbeddingResponse0\x01\x12L\n\tPutPixels\x12\x1d.triptych.v1.PutPixelsRequest\x1a\x1e.triptych.v1.PutPixelsResponse(\x01\x12V\n\rReportReplica\x12!.triptych.v1.ReportReplicaRequest\x1a\".triptych.v1.ReportReplicaResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'triptych.v1.encoder_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ENCODEOUTCOME']._serialized_start=672
-  _globals['_ENCODEOUTCOME']._serialized_end=799
-  _globals['_ENCODEREQUEST']._serialized_start=42
-  _globals['_ENCODEREQUEST']._serialized_end=119
-  _globals['_ENCODEIMAGE']._serialized_start=121
-  _globals['_ENCODEIMAGE']._serialized_end=243
-  _globals['_ENCODERESPONSE']._serialized_start=246
-  _globals['_ENCODERESPONSE']._serialized_end=388
-  _globals['_FETCHEMBEDDINGREQUEST']._serialized_start=390
-  _globals['_FETCHEMBEDDINGREQUEST']._serialized_end=436
-  _globals['_FETCHEMBEDDINGRESPONSE']._serialized_start=438
-  _globals['_FETCHEMBEDDINGRESPONSE']._serialized_end=477
-  _globals['_PUTPIXELSREQUEST']._serialized_start=479
-  _globals['_PUTPIXELSREQUEST']._serialized_end=571
-  _globals['_PUTPIXELSHEADER']._serialized_start=573
-  _globals['_PUTPIXELSHEADER']._serialized_end=649
-  _globals['_PUTPIXELSRESPONSE']._serialized_start=651
-  _globals['_PUTPIXELSRESPONSE']._serialized_end=670
-  _globals['_ENCODERSERVICE']._serialized_start=802
-  _globals['_ENCODERSERVICE']._serialized_end=1058
+  _globals['_REPORTREPLICAREQUEST_COUNTERSENTRY']._loaded_options = None
+  _globals['_REPORTREPLICAREQUEST_COUNTERSENTRY']._serialized_options = b'8\001'
+  _globals['_ENCODEOUTCOME']._serialized_start=907
+  _globals['_ENCODEOUTCOME']._serialized_end=1034
+  _globals['_ENCODEREQUEST']._serialized_start=68
+  _globals['_ENCODEREQUEST']._serialized_end=145
+  _globals['_ENCODEIMAGE']._serialized_start=147
+  _globals['_ENCODEIMAGE']._serialized_end=269
+  _globals['_ENCODERESPONSE']._serialized_start=272
+  _globals['_ENCODERESPONSE']._serialized_end=414
+  _globals['_FETCHEMBEDDINGREQUEST']._serialized_start=416
+  _globals['_FETCHEMBEDDINGREQUEST']._serialized_end=462
+  _globals['_FETCHEMBEDDINGRESPONSE']._serialized_start=464
+  _globals['_FETCHEMBEDDINGRESPONSE']._serialized_end=503
+  _globals['_PUTPIXELSREQUEST']._serialized_start=505
+  _globals['_PUTPIXELSREQUEST']._serialized_end=597
+  _globals['_PUTPIXELSHEADER']._serialized_start=599
+  _globals['_PUTPIXELSHEADER']._serialized_end=675
+  _globals['_PUTPIXELSRESPONSE']._serialized_start=677
+  _globals['_PUTPIXELSRESPONSE']._serialized_end=696
+  _globals['_REPORTREPLICAREQUEST']._serialized_start=699
+  _globals['_REPORTREPLICAREQUEST']._serialized_end=880
+  _globals['_REPORTREPLICAREQUEST_COUNTERSENTRY']._serialized_start=833
+  _globals['_REPORTREPLICAREQUEST_COUNTERSENTRY']._serialized_end=880
+  _globals['_REPORTREPLICARESPONSE']._serialized_start=882
+  _globals['_REPORTREPLICARESPONSE']._serialized_end=905
+  _globals['_ENCODERSERVICE']._serialized_start=1037
+  _globals['_ENCODERSERVICE']._serialized_end=1381
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,11 @@ class EncoderServiceStub:
                 request_serializer=triptych_dot_v1_dot_encoder__pb2.PutPixelsRequest.SerializeToString,
                 response_deserializer=triptych_dot_v1_dot_encoder__pb2.PutPixelsResponse.FromString,
                 _registered_method=True)
+        self.ReportReplica = channel.unary_unary(
+                '/triptych.v1.EncoderService/ReportReplica',
+                request_serializer=triptych_dot_v1_dot_encoder__pb2.ReportReplicaRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_encoder__pb2.ReportReplicaResponse.FromString,
+                _registered_method=True)
 
 
 class EncoderServiceServicer:
@@ -79,6 +84,13 @@ class EncoderServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportReplica(self, request, context):
+        """ReportReplica tells the front what a replica is and has done so far; every replica repeats it each second.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_EncoderServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +108,11 @@ def add_EncoderServiceServicer_to_server(servicer, server):
                     servicer.PutPixels,
                     request_deserializer=triptych_dot_v1_dot_encoder__pb2.PutPixelsRequest.FromString,
                     response_serializer=triptych_dot_v1_dot_encoder__pb2.PutPixelsResponse.SerializeToString,
+            ),
+            'ReportReplica': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportReplica,
+                    request_deserializer=triptych_dot_v1_dot_encoder__pb2.ReportReplicaRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_encoder__pb2.ReportReplicaResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +197,33 @@ class EncoderService:
             '/triptych.v1.EncoderService/PutPixels',
             triptych_dot_v1_dot_encoder__pb2.PutPixelsRequest.SerializeToString,
             triptych_dot_v1_dot_encoder__pb2.PutPixelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportReplica(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triptych.v1.EncoderService/ReportReplica',
+            triptych_dot_v1_dot_encoder__pb2.ReportReplicaRequest.SerializeToString,
+            triptych_dot_v1_dot_encoder__pb2.ReportReplicaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class EncoderServiceStub:
     """PutPixels brings the file of a picture past the store, for an Encode that follows shortly. It is only needed when
     Encode has answered NOT_FOUND, because the store is down or has lost the bytes.
     """
+    ReportReplica: _grpc.UnaryUnaryMultiCallable[_encoder_pb2.ReportReplicaRequest, _encoder_pb2.ReportReplicaResponse]
+    """ReportReplica tells the front what a replica is and has done so far; every replica repeats it each second."""
 
 @_typing.type_check_only
 class EncoderServiceAsyncStub(EncoderServiceStub):
@@ -59,6 +61,8 @@ class EncoderServiceAsyncStub(EncoderServiceStub):
     """PutPixels brings the file of a picture past the store, for an Encode that follows shortly. It is only needed when
     Encode has answered NOT_FOUND, because the store is down or has lost the bytes.
     """
+    ReportReplica: _aio.UnaryUnaryMultiCallable[_encoder_pb2.ReportReplicaRequest, _encoder_pb2.ReportReplicaResponse]  # type: ignore[assignment]
+    """ReportReplica tells the front what a replica is and has done so far; every replica repeats it each second."""
 
 class EncoderServiceServicer(metaclass=_abc_1.ABCMeta):
     """EncoderService is the front of the encoder fleet."""
@@ -90,5 +94,13 @@ class EncoderServiceServicer(metaclass=_abc_1.ABCMeta):
         """PutPixels brings the file of a picture past the store, for an Encode that follows shortly. It is only needed when
         Encode has answered NOT_FOUND, because the store is down or has lost the bytes.
         """
+
+    @_abc_1.abstractmethod
+    def ReportReplica(
+        self,
+        request: _encoder_pb2.ReportReplicaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_encoder_pb2.ReportReplicaResponse, _abc.Awaitable[_encoder_pb2.ReportReplicaResponse]]:
+        """ReportReplica tells the front what a replica is and has done so far; every replica repeats it each second."""
 
 def add_EncoderServiceServicer_to_server(servicer: EncoderServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

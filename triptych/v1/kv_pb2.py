@@ -25,13 +25,15 @@ _sym_db = _symbol_database.Default()
 from triptych.v1 import types_pb2 as triptych_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14triptych/v1/kv.proto\x12\x0btriptych.v1\x1a\x17triptych/v1/types.proto\"#\n\x0bHaveRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\"\"\n\x0cHaveResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\"K\n\x0c\x46\x65tchRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12%\n\x06layout\x18\x02 \x01(\x0b\x32\x15.triptych.v1.KvLayout\"m\n\rFetchResponse\x12*\n\x05\x66ound\x18\x01 \x01(\x0b\x32\x19.triptych.v1.HaveResponseH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.triptych.v1.KvChunkH\x00\x42\t\n\x07message\"\x98\x01\n\x08KvTicket\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x16\n\x0ereservation_id\x18\x03 \x01(\t\x12%\n\x06layout\x18\x04 \x01(\x0b\x32\x15.triptych.v1.KvLayout\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x13\n\x0bheld_blocks\x18\x06 \x01(\r\"\x9a\x01\n\x0bPushRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.triptych.v1.PushHeaderH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.triptych.v1.KvChunkH\x00\x12.\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x17.triptych.v1.FirstTokenH\x00\x42\t\n\x07message\"\xa1\x01\n\nPushHeader\x12\x16\n\x0ereservation_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12%\n\x06layout\x18\x03 \x01(\x0b\x32\x15.triptych.v1.KvLayout\x12\x13\n\x0btransfer_id\x18\x04 \x01(\t\x12*\n\x07staging\x18\x05 \x01(\x0b\x32\x19.triptych.v1.StagingOffer\"\x84\x01\n\x0cStagingOffer\x12\x0f\n\x07host_id\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x05\x12\n\n\x02\x66\x64\x18\x03 \x01(\x05\x12\r\n\x05token\x18\x04 \x01(\x0c\x12\x14\n\x0cheader_bytes\x18\x05 \x01(\x04\x12\x12\n\nslot_bytes\x18\x06 \x01(\x04\x12\x11\n\tnum_slots\x18\x07 \x01(\r\"\xa1\x01\n\x07KvChunk\x12\x13\n\x0b\x66irst_block\x18\x01 \x01(\r\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\r\n\x05\x63rc32\x18\x06 \x01(\x07\x12\x0b\n\x03seq\x18\x07 \x01(\x04\x12\x11\n\x04slot\x18\x08 \x01(\rH\x00\x88\x01\x01\x42\x07\n\x05_slot\"[\n\x07KvRange\x12\x13\n\x0b\x66irst_block\x18\x01 \x01(\r\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\"8\n\nFirstToken\x12*\n\x05token\x18\x01 \x01(\x0b\x32\x1b.triptych.v1.GeneratedToken\"\xe3\x01\n\x0cPushResponse\x12)\n\x06opened\x18\x02 \x01(\x0b\x32\x17.triptych.v1.PushOpenedH\x00\x12-\n\x08received\x18\x03 \x01(\x0b\x32\x19.triptych.v1.PushReceivedH\x00\x12\x31\n\nincomplete\x18\x04 \x01(\x0b\x32\x1b.triptych.v1.PushIncompleteH\x00\x12\x35\n\x0c\x61\x63knowledged\x18\x05 \x01(\x0b\x32\x1d.triptych.v1.PushAcknowledgedH\x00\x42\t\n\x07messageJ\x04\x08\x01\x10\x02\"f\n\nPushOpened\x12%\n\x07missing\x18\x01 \x03(\x0b\x32\x14.triptych.v1.KvRange\x12\x0f\n\x07\x63redits\x18\x02 \x01(\r\x12\x0e\n\x06staged\x18\x03 \x01(\x08\x12\x10\n\x08lease_ms\x18\x04 \x01(\r\"\x1b\n\x0cPushReceived\x12\x0b\n\x03seq\x18\x01 \x01(\x04\"7\n\x0ePushIncomplete\x12%\n\x07missing\x18\x01 \x03(\x0b\x32\x14.triptych.v1.KvRange\"*\n\x10PushAcknowledged\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x04\x32\xcb\x01\n\tKvService\x12;\n\x04Have\x12\x18.triptych.v1.HaveRequest\x1a\x19.triptych.v1.HaveResponse\x12@\n\x05\x46\x65tch\x12\x19.triptych.v1.FetchRequest\x1a\x1a.triptych.v1.FetchResponse0\x01\x12?\n\x04Push\x12\x18.triptych.v1.PushRequest\x1a\x19.triptych.v1.PushResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14triptych/v1/kv.proto\x12\x0btriptych.v1\x1a\x17triptych/v1/types.proto\"#\n\x0bHaveRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\"\"\n\x0cHaveResponse\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\"K\n\x0c\x46\x65tchRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12%\n\x06layout\x18\x02 \x01(\x0b\x32\x15.triptych.v1.KvLayout\"m\n\rFetchResponse\x12*\n\x05\x66ound\x18\x01 \x01(\x0b\x32\x19.triptych.v1.HaveResponseH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.triptych.v1.KvChunkH\x00\x42\t\n\x07message\"\x98\x01\n\x08KvTicket\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12\x16\n\x0ereservation_id\x18\x03 \x01(\t\x12%\n\x06layout\x18\x04 \x01(\x0b\x32\x15.triptych.v1.KvLayout\x12\x12\n\nnum_blocks\x18\x05 \x01(\r\x12\x13\n\x0bheld_blocks\x18\x06 \x01(\r\"\x9a\x01\n\x0bPushRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.triptych.v1.PushHeaderH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.triptych.v1.KvChunkH\x00\x12.\n\x0b\x66irst_token\x18\x03 \x01(\x0b\x32\x17.triptych.v1.FirstTokenH\x00\x42\t\n\x07message\"\xa1\x01\n\nPushHeader\x12\x16\n\x0ereservation_id\x18\x01 \x01(\t\x12\x13\n\x0binstance_id\x18\x02 \x01(\t\x12%\n\x06layout\x18\x03 \x01(\x0b\x32\x15.triptych.v1.KvLayout\x12\x13\n\x0btransfer_id\x18\x04 \x01(\t\x12*\n\x07staging\x18\x05 \x01(\x0b\x32\x19.triptych.v1.StagingOffer\"\x84\x01\n\x0cStagingOffer\x12\x0f\n\x07host_id\x18\x01 \x01(\t\x12\x0b\n\x03pid\x18\x02 \x01(\x05\x12\n\n\x02\x66\x64\x18\x03 \x01(\x05\x12\r\n\x05token\x18\x04 \x01(\x0c\x12\x14\n\x0cheader_bytes\x18\x05 \x01(\x04\x12\x12\n\nslot_bytes\x18\x06 \x01(\x04\x12\x11\n\tnum_slots\x18\x07 \x01(\r\"\xb3\x01\n\x07KvChunk\x12\x13\n\x0b\x66irst_block\x18\x01 \x01(\r\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0c\x12\x11\n\x05\x63rc32\x18\x06 \x01(\x07\x42\x02\x18\x01\x12\x0b\n\x03seq\x18\x07 \x01(\x04\x12\x11\n\x04slot\x18\x08 \x01(\rH\x00\x88\x01\x01\x12\x0c\n\x04xxh3\x18\t \x01(\x06\x42\x07\n\x05_slot\"[\n\x07KvRange\x12\x13\n\x0b\x66irst_block\x18\x01 \x01(\r\x12\x12\n\nnum_blocks\x18\x02 \x01(\r\x12\x13\n\x0b\x66irst_layer\x18\x03 \x01(\r\x12\x12\n\nnum_layers\x18\x04 \x01(\r\"8\n\nFirstToken\x12*\n\x05token\x18\x01 \x01(\x0b\x32\x1b.triptych.v1.GeneratedToken\"\xe3\x01\n\x0cPushResponse\x12)\n\x06opened\x18\x02 \x01(\x0b\x32\x17.triptych.v1.PushOpenedH\x00\x12-\n\x08received\x18\x03 \x01(\x0b\x32\x19.triptych.v1.PushReceivedH\x00\x12\x31\n\nincomplete\x18\x04 \x01(\x0b\x32\x1b.triptych.v1.PushIncompleteH\x00\x12\x35\n\x0c\x61\x63knowledged\x18\x05 \x01(\x0b\x32\x1d.triptych.v1.PushAcknowledgedH\x00\x42\t\n\x07messageJ\x04\x08\x01\x10\x02\"f\n\nPushOpened\x12%\n\x07missing\x18\x01 \x03(\x0b\x32\x14.triptych.v1.KvRange\x12\x0f\n\x07\x63redits\x18\x02 \x01(\r\x12\x0e\n\x06staged\x18\x03 \x01(\x08\x12\x10\n\x08lease_ms\x18\x04 \x01(\r\"\x1b\n\x0cPushReceived\x12\x0b\n\x03seq\x18\x01 \x01(\x04\"7\n\x0ePushIncomplete\x12%\n\x07missing\x18\x01 \x03(\x0b\x32\x14.triptych.v1.KvRange\"*\n\x10PushAcknowledged\x12\x16\n\x0ereceived_bytes\x18\x01 \x01(\x04\"\x85\x02\n\x0bPullRequest\x12\'\n\x05\x62\x65gin\x18\x01 \x01(\x0b\x32\x16.triptych.v1.PullBeginH\x00\x12)\n\x06opened\x18\x02 \x01(\x0b\x32\x17.triptych.v1.PushOpenedH\x00\x12-\n\x08received\x18\x03 \x01(\x0b\x32\x19.triptych.v1.PushReceivedH\x00\x12\x31\n\nincomplete\x18\x04 \x01(\x0b\x32\x1b.triptych.v1.PushIncompleteH\x00\x12\x35\n\x0c\x61\x63knowledged\x18\x05 \x01(\x0b\x32\x1d.triptych.v1.PushAcknowledgedH\x00\x42\t\n\x07message\"H\n\tPullBegin\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x03(\x0c\x12%\n\x06layout\x18\x02 \x01(\x0b\x32\x15.triptych.v1.KvLayout\"\x90\x01\n\x0cPullResponse\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.triptych.v1.PullHeaderH\x00\x12%\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.triptych.v1.KvChunkH\x00\x12#\n\x03\x65nd\x18\x03 \x01(\x0b\x32\x14.triptych.v1.PullEndH\x00\x42\t\n\x07message\"L\n\nPullHeader\x12\x12\n\nnum_blocks\x18\x01 \x01(\r\x12*\n\x07staging\x18\x02 \x01(\x0b\x32\x19.triptych.v1.StagingOffer\"\t\n\x07PullEnd2\x8c\x02\n\tKvService\x12;\n\x04Have\x12\x18.triptych.v1.HaveRequest\x1a\x19.triptych.v1.HaveResponse\x12@\n\x05\x46\x65tch\x12\x19.triptych.v1.FetchRequest\x1a\x1a.triptych.v1.FetchResponse0\x01\x12?\n\x04Push\x12\x18.triptych.v1.PushRequest\x1a\x19.triptych.v1.PushResponse(\x01\x30\x01\x12?\n\x04Pull\x12\x18.triptych.v1.PullRequest\x1a\x19.triptych.v1.PullResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'triptych.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_KVCHUNK'].fields_by_name['crc32']._loaded_options = None
+  _globals['_KVCHUNK'].fields_by_name['crc32']._serialized_options = b'\030\001'
   _globals['_HAVEREQUEST']._serialized_start=62
   _globals['_HAVEREQUEST']._serialized_end=97
   _globals['_HAVERESPONSE']._serialized_start=99
@@ -49,21 +51,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STAGINGOFFER']._serialized_start=800
   _globals['_STAGINGOFFER']._serialized_end=932
   _globals['_KVCHUNK']._serialized_start=935
-  _globals['_KVCHUNK']._serialized_end=1096
-  _globals['_KVRANGE']._serialized_start=1098
-  _globals['_KVRANGE']._serialized_end=1189
-  _globals['_FIRSTTOKEN']._serialized_start=1191
-  _globals['_FIRSTTOKEN']._serialized_end=1247
-  _globals['_PUSHRESPONSE']._serialized_start=1250
-  _globals['_PUSHRESPONSE']._serialized_end=1477
-  _globals['_PUSHOPENED']._serialized_start=1479
-  _globals['_PUSHOPENED']._serialized_end=1581
-  _globals['_PUSHRECEIVED']._serialized_start=1583
-  _globals['_PUSHRECEIVED']._serialized_end=1610
-  _globals['_PUSHINCOMPLETE']._serialized_start=1612
-  _globals['_PUSHINCOMPLETE']._serialized_end=1667
-  _globals['_PUSHACKNOWLEDGED']._serialized_start=1669
-  _globals['_PUSHACKNOWLEDGED']._serialized_end=1711
-  _globals['_KVSERVICE']._serialized_start=1714
-  _globals['_KVSERVICE']._serialized_end=1917
+  _globals['_KVCHUNK']._serialized_end=1114
+  _globals['_KVRANGE']._serialized_start=1116
+  _globals['_KVRANGE']._serialized_end=1207
+  _globals['_FIRSTTOKEN']._serialized_start=1209
+  _globals['_FIRSTTOKEN']._serialized_end=1265
+  _globals['_PUSHRESPONSE']._serialized_start=1268
+  _globals['_PUSHRESPONSE']._serialized_end=1495
+  _globals['_PUSHOPENED']._serialized_start=1497
+  _globals['_PUSHOPENED']._serialized_end=1599
+  _globals['_PUSHRECEIVED']._serialized_start=1601
+  _globals['_PUSHRECEIVED']._serialized_end=1628
+  _globals['_PUSHINCOMPLETE']._serialized_start=1630
+  _globals['_PUSHINCOMPLETE']._serialized_end=1685
+  _globals['_PUSHACKNOWLEDGED']._serialized_start=1687
+  _globals['_PUSHACKNOWLEDGED']._serialized_end=1729
+  _globals['_PULLREQUEST']._serialized_start=1732
+  _globals['_PULLREQUEST']._serialized_end=1993
+  _globals['_PULLBEGIN']._serialized_start=1995
+  _globals['_PULLBEGIN']._serialized_end=2067
+  _globals['_PULLRESPONSE']._serialized_start=2070
+  _globals['_PULLRESPONSE']._serialized_end=2214
+  _globals['_PULLHEADER']._serialized_start=2216
+  _globals['_PULLHEADER']._serialized_end=2292
+  _globals['_PULLEND']._serialized_start=2294
+  _globals['_PULLEND']._serialized_end=2303
+  _globals['_KVSERVICE']._serialized_start=2306
+  _globals['_KVSERVICE']._serialized_end=2574
 # @@protoc_insertion_point(module_scope)

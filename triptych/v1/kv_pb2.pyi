@@ -17,6 +17,11 @@ if sys.version_info >= (3, 11):
 else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
+if sys.version_info >= (3, 13):
+    from warnings import deprecated as _deprecated
+else:
+    from typing_extensions import deprecated as _deprecated
+
 DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
@@ -311,6 +316,7 @@ class KvChunk(_message.Message):
     CRC32_FIELD_NUMBER: _builtins.int
     SEQ_FIELD_NUMBER: _builtins.int
     SLOT_FIELD_NUMBER: _builtins.int
+    XXH3_FIELD_NUMBER: _builtins.int
     first_block: _builtins.int
     """Index of the first block: within the prompt for a push, within the request's hashes for a fetch."""
     num_blocks: _builtins.int
@@ -321,14 +327,22 @@ class KvChunk(_message.Message):
     """Number of layers."""
     data: _builtins.bytes
     """Elements in C order of (layer, block, token, key then value, head, element), little endian."""
-    crc32: _builtins.int
-    """CRC-32 (zlib's polynomial) of the sums of each KiB's 64-bit little-endian words, modulo 2^64, followed by the bytes
-    after the last whole KiB. As good as a CRC of the data against faults of memory and wire, at the speed of a copy.
-    """
+    @_builtins.property
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def crc32(self) -> _builtins.int:
+        """No longer read; see xxh3."""
+
+    @crc32.setter
+    @_deprecated("""This field has been marked as deprecated using proto field options.""")
+    def crc32(self, value: _builtins.int) -> None:
+        """No longer read; see xxh3."""
+
     seq: _builtins.int
-    """Number of the chunk within its stream, from 1 on; pushes only."""
+    """Number of the chunk within its stream, from 1 on; pushes and pulls only."""
     slot: _builtins.int
     """Slot of the staging memory that holds the bytes instead of data."""
+    xxh3: _builtins.int
+    """XXH3 of the bytes, 64 bits, seed 0."""
     def __init__(
         self,
         *,
@@ -340,10 +354,11 @@ class KvChunk(_message.Message):
         crc32: _builtins.int = ...,
         seq: _builtins.int = ...,
         slot: _builtins.int | None = ...,
+        xxh3: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "slot", b"slot"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "crc32", b"crc32", "data", b"data", "first_block", b"first_block", "first_layer", b"first_layer", "num_blocks", b"num_blocks", "num_layers", b"num_layers", "seq", b"seq", "slot", b"slot"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_slot", b"_slot", "crc32", b"crc32", "data", b"data", "first_block", b"first_block", "first_layer", b"first_layer", "num_blocks", b"num_blocks", "num_layers", b"num_layers", "seq", b"seq", "slot", b"slot", "xxh3", b"xxh3"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__slot: _TypeAlias = _typing.Literal["slot"]  # noqa: Y015
     _WhichOneofArgType__slot: _TypeAlias = _typing.Literal["_slot", b"_slot"]  # noqa: Y015
@@ -556,3 +571,166 @@ class PushAcknowledged(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PushAcknowledged: _TypeAlias = PushAcknowledged  # noqa: Y015
+
+@_typing.final
+class PullRequest(_message.Message):
+    """PullRequest is one message of the receiver of a pull."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    RECEIVED_FIELD_NUMBER: _builtins.int
+    INCOMPLETE_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def begin(self) -> Global___PullBegin:
+        """First message."""
+
+    @_builtins.property
+    def opened(self) -> Global___PushOpened:
+        """Answer to the header."""
+
+    @_builtins.property
+    def received(self) -> Global___PushReceived:
+        """Answer to a chunk."""
+
+    @_builtins.property
+    def incomplete(self) -> Global___PushIncomplete:
+        """Answer to the end when chunks were lost or damaged."""
+
+    @_builtins.property
+    def acknowledged(self) -> Global___PushAcknowledged:
+        """Answer to the end when all is there; closes the pull."""
+
+    def __init__(
+        self,
+        *,
+        begin: Global___PullBegin | None = ...,
+        opened: Global___PushOpened | None = ...,
+        received: Global___PushReceived | None = ...,
+        incomplete: Global___PushIncomplete | None = ...,
+        acknowledged: Global___PushAcknowledged | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "begin", b"begin", "incomplete", b"incomplete", "message", b"message", "opened", b"opened", "received", b"received"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "begin", b"begin", "incomplete", b"incomplete", "message", b"message", "opened", b"opened", "received", b"received"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["begin", "opened", "received", "incomplete", "acknowledged"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
+
+@_typing.final
+class PullBegin(_message.Message):
+    """PullBegin asks for blocks by what they stand for."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_HASHES_FIELD_NUMBER: _builtins.int
+    LAYOUT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def block_hashes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Block hashes of 32 bytes, each the parent of the next."""
+
+    @_builtins.property
+    def layout(self) -> _types_pb2.KvLayout:
+        """Layout of the receiver; refused unless equal."""
+
+    def __init__(
+        self,
+        *,
+        block_hashes: _abc.Iterable[_builtins.bytes] | None = ...,
+        layout: _types_pb2.KvLayout | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_hashes", b"block_hashes", "layout", b"layout"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PullBegin: _TypeAlias = PullBegin  # noqa: Y015
+
+@_typing.final
+class PullResponse(_message.Message):
+    """PullResponse is one message of the holder."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HEADER_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def header(self) -> Global___PullHeader:
+        """First message."""
+
+    @_builtins.property
+    def chunk(self) -> Global___KvChunk:
+        """KV bytes; blocks are counted from the first one asked for."""
+
+    @_builtins.property
+    def end(self) -> Global___PullEnd:
+        """All chunks that were missing have been sent; repeated after a repair."""
+
+    def __init__(
+        self,
+        *,
+        header: Global___PullHeader | None = ...,
+        chunk: Global___KvChunk | None = ...,
+        end: Global___PullEnd | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "end", b"end", "header", b"header", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "end", b"end", "header", b"header", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["header", "chunk", "end"]  # noqa: Y015
+    _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
+
+Global___PullResponse: _TypeAlias = PullResponse  # noqa: Y015
+
+@_typing.final
+class PullHeader(_message.Message):
+    """PullHeader opens a pull."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NUM_BLOCKS_FIELD_NUMBER: _builtins.int
+    STAGING_FIELD_NUMBER: _builtins.int
+    num_blocks: _builtins.int
+    """How many leading blocks will be sent."""
+    @_builtins.property
+    def staging(self) -> Global___StagingOffer:
+        """Memory of the holder through which bytes may go instead of through the stream."""
+
+    def __init__(
+        self,
+        *,
+        num_blocks: _builtins.int = ...,
+        staging: Global___StagingOffer | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["staging", b"staging"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["num_blocks", b"num_blocks", "staging", b"staging"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PullHeader: _TypeAlias = PullHeader  # noqa: Y015
+
+@_typing.final
+class PullEnd(_message.Message):
+    """PullEnd says that nothing more is under way."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PullEnd: _TypeAlias = PullEnd  # noqa: Y015

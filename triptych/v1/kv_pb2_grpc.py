@@ -50,6 +50,11 @@ class KvServiceStub:
                 request_serializer=triptych_dot_v1_dot_kv__pb2.PushRequest.SerializeToString,
                 response_deserializer=triptych_dot_v1_dot_kv__pb2.PushResponse.FromString,
                 _registered_method=True)
+        self.Pull = channel.stream_stream(
+                '/triptych.v1.KvService/Pull',
+                request_serializer=triptych_dot_v1_dot_kv__pb2.PullRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_kv__pb2.PullResponse.FromString,
+                _registered_method=True)
 
 
 class KvServiceServicer:
@@ -65,7 +70,8 @@ class KvServiceServicer:
 
     def Fetch(self, request, context):
         """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
-        for when some were evicted meanwhile; the header says how many.
+        for when some were evicted meanwhile; the header says how many. Nothing is answered, so nothing is repaired or
+        resumed; workers use Pull.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,6 +81,15 @@ class KvServiceServicer:
         """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
         answered; then the first token, answered by the acknowledgement: the receiver owns the blocks. A broken stream is
         resumed by another Push with the same header.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Pull(self, request_iterator, context):
+        """Pull is a push that the receiver asks for: it names blocks, the holder sends a header, chunks and an end, and the
+        receiver answers each of them as in a push. The blocks stay cached until the stream ends. A broken stream is resumed
+        by another Pull of the same blocks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,6 +112,11 @@ def add_KvServiceServicer_to_server(servicer, server):
                     servicer.Push,
                     request_deserializer=triptych_dot_v1_dot_kv__pb2.PushRequest.FromString,
                     response_serializer=triptych_dot_v1_dot_kv__pb2.PushResponse.SerializeToString,
+            ),
+            'Pull': grpc.stream_stream_rpc_method_handler(
+                    servicer.Pull,
+                    request_deserializer=triptych_dot_v1_dot_kv__pb2.PullRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_kv__pb2.PullResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -181,6 +201,33 @@ class KvService:
             '/triptych.v1.KvService/Push',
             triptych_dot_v1_dot_kv__pb2.PushRequest.SerializeToString,
             triptych_dot_v1_dot_kv__pb2.PushResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pull(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/triptych.v1.KvService/Pull',
+            triptych_dot_v1_dot_kv__pb2.PullRequest.SerializeToString,
+            triptych_dot_v1_dot_kv__pb2.PullResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,12 +37,18 @@ class KvServiceStub:
     """Have says how many leading blocks of a prompt are cached here."""
     Fetch: _grpc.UnaryStreamMultiCallable[_kv_pb2.FetchRequest, _kv_pb2.FetchResponse]
     """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
-    for when some were evicted meanwhile; the header says how many.
+    for when some were evicted meanwhile; the header says how many. Nothing is answered, so nothing is repaired or
+    resumed; workers use Pull.
     """
     Push: _grpc.StreamStreamMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]
     """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
     answered; then the first token, answered by the acknowledgement: the receiver owns the blocks. A broken stream is
     resumed by another Push with the same header.
+    """
+    Pull: _grpc.StreamStreamMultiCallable[_kv_pb2.PullRequest, _kv_pb2.PullResponse]
+    """Pull is a push that the receiver asks for: it names blocks, the holder sends a header, chunks and an end, and the
+    receiver answers each of them as in a push. The blocks stay cached until the stream ends. A broken stream is resumed
+    by another Pull of the same blocks.
     """
 
 @_typing.type_check_only
@@ -54,12 +60,18 @@ class KvServiceAsyncStub(KvServiceStub):
     """Have says how many leading blocks of a prompt are cached here."""
     Fetch: _aio.UnaryStreamMultiCallable[_kv_pb2.FetchRequest, _kv_pb2.FetchResponse]  # type: ignore[assignment]
     """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
-    for when some were evicted meanwhile; the header says how many.
+    for when some were evicted meanwhile; the header says how many. Nothing is answered, so nothing is repaired or
+    resumed; workers use Pull.
     """
     Push: _aio.StreamStreamMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]  # type: ignore[assignment]
     """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
     answered; then the first token, answered by the acknowledgement: the receiver owns the blocks. A broken stream is
     resumed by another Push with the same header.
+    """
+    Pull: _aio.StreamStreamMultiCallable[_kv_pb2.PullRequest, _kv_pb2.PullResponse]  # type: ignore[assignment]
+    """Pull is a push that the receiver asks for: it names blocks, the holder sends a header, chunks and an end, and the
+    receiver answers each of them as in a push. The blocks stay cached until the stream ends. A broken stream is resumed
+    by another Pull of the same blocks.
     """
 
 class KvServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -80,7 +92,8 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kv_pb2.FetchResponse], _abc.AsyncIterator[_kv_pb2.FetchResponse]]:
         """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
-        for when some were evicted meanwhile; the header says how many.
+        for when some were evicted meanwhile; the header says how many. Nothing is answered, so nothing is repaired or
+        resumed; workers use Pull.
         """
 
     @_abc_1.abstractmethod
@@ -92,6 +105,17 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
         answered; then the first token, answered by the acknowledgement: the receiver owns the blocks. A broken stream is
         resumed by another Push with the same header.
+        """
+
+    @_abc_1.abstractmethod
+    def Pull(
+        self,
+        request_iterator: _MaybeAsyncIterator[_kv_pb2.PullRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_kv_pb2.PullResponse], _abc.AsyncIterator[_kv_pb2.PullResponse]]:
+        """Pull is a push that the receiver asks for: it names blocks, the holder sends a header, chunks and an end, and the
+        receiver answers each of them as in a push. The blocks stay cached until the stream ends. A broken stream is resumed
+        by another Pull of the same blocks.
         """
 
 def add_KvServiceServicer_to_server(servicer: KvServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -23,43 +23,82 @@ _sym_db = _symbol_database.Default()
 
 
 from triptych.v1 import types_pb2 as triptych_dot_v1_dot_types__pb2
+from triptych.v1 import worker_pb2 as triptych_dot_v1_dot_worker__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18triptych/v1/router.proto\x12\x0btriptych.v1\x1a\x17triptych/v1/types.proto\"\xc1\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x08messages\x18\x02 \x03(\x0b\x32\x14.triptych.v1.Message\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.triptych.v1.SamplingParams\x12\x0c\n\x04stop\x18\x04 \x03(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x17\n\ncache_salt\x18\x06 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_cache_salt\"\xac\x01\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.triptych.v1.GenerateStartedH\x00\x12+\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1a.triptych.v1.GenerateDeltaH\x00\x12\x31\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1d.triptych.v1.GenerateFinishedH\x00\x42\x07\n\x05\x65vent\"K\n\x0fGenerateStarted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\"J\n\rGenerateDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12+\n\x06tokens\x18\x02 \x03(\x0b\x32\x1b.triptych.v1.GeneratedToken\"v\n\x10GenerateFinished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.triptych.v1.FinishReason\x12\x14\n\x0cmatched_stop\x18\x02 \x01(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.triptych.v1.Usage\"Z\n\x0fPutImageRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.triptych.v1.PutImageHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"\\\n\x0ePutImageHeader\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x17\n\ncache_salt\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_cache_salt\";\n\x10PutImageResponse\x12\'\n\x05image\x18\x01 \x01(\x0b\x32\x18.triptych.v1.ImageRecord\"^\n\x0bImageRecord\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x10\n\x08image_id\x18\x02 \x01(\t\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0e\n\x06height\x18\x04 \x01(\r\x12\x0e\n\x06tokens\x18\x05 \x01(\r\"L\n\x11\x46indImagesRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x17\n\ncache_salt\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_cache_salt\"N\n\x12\x46indImagesResponse\x12\'\n\x05\x66ound\x18\x01 \x03(\x0b\x32\x18.triptych.v1.ImageRecord\x12\x0f\n\x07missing\x18\x02 \x03(\t\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.triptych.v1.ModelCard\"U\n\tModelCard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r\x12\x12\n\nmax_images\x18\x04 \x01(\r2\xc3\x02\n\rRouterService\x12I\n\x08Generate\x12\x1c.triptych.v1.GenerateRequest\x1a\x1d.triptych.v1.GenerateResponse0\x01\x12I\n\x08PutImage\x12\x1c.triptych.v1.PutImageRequest\x1a\x1d.triptych.v1.PutImageResponse(\x01\x12M\n\nFindImages\x12\x1e.triptych.v1.FindImagesRequest\x1a\x1f.triptych.v1.FindImagesResponse\x12M\n\nListModels\x12\x1e.triptych.v1.ListModelsRequest\x1a\x1f.triptych.v1.ListModelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18triptych/v1/router.proto\x12\x0btriptych.v1\x1a\x17triptych/v1/types.proto\x1a\x18triptych/v1/worker.proto\"\xfe\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x08messages\x18\x02 \x03(\x0b\x32\x14.triptych.v1.Message\x12-\n\x08sampling\x18\x03 \x01(\x0b\x32\x1b.triptych.v1.SamplingParams\x12\x0c\n\x04stop\x18\x04 \x03(\t\x12\x12\n\nrequest_id\x18\x05 \x01(\t\x12\x17\n\ncache_salt\x18\x06 \x01(\tH\x00\x88\x01\x01\x12\t\n\x01n\x18\n \x01(\r\x12 \n\x05tools\x18\x0b \x03(\x0b\x32\x11.triptych.v1.Tool\x12,\n\x0btool_choice\x18\x0c \x01(\x0b\x32\x17.triptych.v1.ToolChoice\x12&\n\x06prompt\x18\r \x01(\x0b\x32\x16.triptych.v1.RawPrompt\x12\x12\n\nsession_id\x18\x14 \x01(\t\x12\x12\n\nprompt_map\x18\x15 \x01(\x08\x12\x10\n\x08priority\x18\x1e \x01(\x05\x42\r\n\x0b_cache_salt\"\x96\x01\n\nToolChoice\x12*\n\x04mode\x18\x01 \x01(\x0e\x32\x1c.triptych.v1.ToolChoice.Mode\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0e\n\x06single\x18\x03 \x01(\x08\">\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\r\n\tMODE_NONE\x10\x01\x12\x11\n\rMODE_REQUIRED\x10\x02\"S\n\tRawPrompt\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12%\n\x06images\x18\x03 \x03(\x0b\x32\x15.triptych.v1.ImageRef\"\xac\x01\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.triptych.v1.GenerateStartedH\x00\x12+\n\x05\x64\x65lta\x18\x02 \x01(\x0b\x32\x1a.triptych.v1.GenerateDeltaH\x00\x12\x31\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1d.triptych.v1.GenerateFinishedH\x00\x42\x07\n\x05\x65vent\"K\n\x0fGenerateStarted\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x15\n\rprompt_tokens\x18\x03 \x01(\r\"\x89\x01\n\rGenerateDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12+\n\x06tokens\x18\x02 \x03(\x0b\x32\x1b.triptych.v1.GeneratedToken\x12\r\n\x05index\x18\x03 \x01(\r\x12.\n\ntool_calls\x18\x04 \x03(\x0b\x32\x1a.triptych.v1.ToolCallDelta\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\r\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\x85\x01\n\x10GenerateFinished\x12)\n\x06reason\x18\x01 \x01(\x0e\x32\x19.triptych.v1.FinishReason\x12\x14\n\x0cmatched_stop\x18\x02 \x01(\t\x12!\n\x05usage\x18\x03 \x01(\x0b\x32\x12.triptych.v1.Usage\x12\r\n\x05index\x18\x04 \x01(\r\"Z\n\x0fPutImageRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.triptych.v1.PutImageHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"\\\n\x0ePutImageHeader\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x17\n\ncache_salt\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_cache_salt\";\n\x10PutImageResponse\x12\'\n\x05image\x18\x01 \x01(\x0b\x32\x18.triptych.v1.ImageRecord\"^\n\x0bImageRecord\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x10\n\x08image_id\x18\x02 \x01(\t\x12\r\n\x05width\x18\x03 \x01(\r\x12\x0e\n\x06height\x18\x04 \x01(\r\x12\x0e\n\x06tokens\x18\x05 \x01(\r\"L\n\x11\x46indImagesRequest\x12\x0f\n\x07\x64igests\x18\x01 \x03(\t\x12\x17\n\ncache_salt\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_cache_salt\"N\n\x12\x46indImagesResponse\x12\'\n\x05\x66ound\x18\x01 \x03(\x0b\x32\x18.triptych.v1.ImageRecord\x12\x0f\n\x07missing\x18\x02 \x03(\t\"b\n\x11ListImagesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x12\n\npage_token\x18\x02 \x01(\t\x12\x17\n\ncache_salt\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_cache_salt\"\x84\x01\n\x12ListImagesResponse\x12\'\n\x06images\x18\x01 \x03(\x0b\x32\x17.triptych.v1.KnownImage\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\x12,\n\x0blook_alikes\x18\x03 \x03(\x0b\x32\x17.triptych.v1.LookAlikes\"|\n\nKnownImage\x12\'\n\x05image\x18\x01 \x01(\x0b\x32\x18.triptych.v1.ImageRecord\x12\x0f\n\x07\x64igests\x18\x02 \x03(\t\x12\x0c\n\x04uses\x18\x03 \x01(\x04\x12\x18\n\x10last_use_unix_ms\x18\x04 \x01(\x04\x12\x0c\n\x04look\x18\x05 \x01(\t\"2\n\nLookAlikes\x12\x11\n\timage_ids\x18\x01 \x03(\t\x12\x11\n\tencodings\x18\x02 \x01(\r\"\x13\n\x11ListModelsRequest\"<\n\x12ListModelsResponse\x12&\n\x06models\x18\x01 \x03(\x0b\x32\x16.triptych.v1.ModelCard\"U\n\tModelCard\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61mily\x18\x02 \x01(\t\x12\x16\n\x0e\x63ontext_length\x18\x03 \x01(\r\x12\x12\n\nmax_images\x18\x04 \x01(\r\"@\n\x0fTokenizeRequest\x12-\n\x07request\x18\x01 \x01(\x0b\x32\x1c.triptych.v1.GenerateRequest\"a\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\x12&\n\x06images\x18\x02 \x03(\x0b\x32\x16.triptych.v1.ImageSpan\x12\x12\n\nblock_size\x18\x03 \x01(\r\"&\n\x11\x44\x65tokenizeRequest\x12\x11\n\ttoken_ids\x18\x01 \x03(\r\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"\'\n\x13WatchClusterRequest\x12\x10\n\x08\x65very_ms\x18\x01 \x01(\r\"\xab\x02\n\x14WatchClusterResponse\x12\x12\n\nat_unix_ms\x18\x01 \x01(\x04\x12\x0f\n\x07missing\x18\x02 \x03(\t\x12*\n\x07workers\x18\x03 \x03(\x0b\x32\x19.triptych.v1.WorkerStatus\x12\'\n\x05queue\x18\x04 \x01(\x0b\x32\x18.triptych.v1.QueueStatus\x12\x18\n\x10running_requests\x18\x05 \x01(\r\x12\x17\n\x0fpromised_tokens\x18\x06 \x01(\x04\x12\x19\n\x11\x66inished_requests\x18\x07 \x01(\x04\x12\x15\n\rprompt_tokens\x18\x08 \x01(\x04\x12\x19\n\x11\x63\x61\x63he_read_tokens\x18\t \x01(\x04\x12\x19\n\x11\x63ompletion_tokens\x18\n \x01(\x04\"\xb3\x01\n\x0cWorkerStatus\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.triptych.v1.WorkerInfo\x12*\n\x04load\x18\x02 \x01(\x0b\x32\x1c.triptych.v1.GetLoadResponse\x12\x11\n\treachable\x18\x03 \x01(\x08\x12\x10\n\x08requests\x18\x04 \x01(\r\x12\x15\n\rbooked_tokens\x18\x05 \x01(\x04\x12\x14\n\x0cknown_blocks\x18\x06 \x01(\r\"Z\n\x0bQueueStatus\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x0f\n\x07tenants\x18\x02 \x01(\r\x12\x0e\n\x06tokens\x18\x03 \x01(\x04\x12\x19\n\x11tokens_per_second\x18\x04 \x01(\x01\"Z\n\x0e\x45xplainRequest\x12\x0c\n\x04last\x18\x01 \x01(\r\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x17\n\ncache_salt\x18\x03 \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_cache_salt\"=\n\x0f\x45xplainResponse\x12*\n\x08requests\x18\x01 \x03(\x0b\x32\x18.triptych.v1.Explanation\"r\n\x0b\x45xplanation\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x18\n\x10\x66inished_unix_ms\x18\x03 \x01(\x04\x12!\n\x05usage\x18\x04 \x01(\x0b\x32\x12.triptych.v1.Usage2\xc7\x05\n\rRouterService\x12I\n\x08Generate\x12\x1c.triptych.v1.GenerateRequest\x1a\x1d.triptych.v1.GenerateResponse0\x01\x12I\n\x08PutImage\x12\x1c.triptych.v1.PutImageRequest\x1a\x1d.triptych.v1.PutImageResponse(\x01\x12M\n\nFindImages\x12\x1e.triptych.v1.FindImagesRequest\x1a\x1f.triptych.v1.FindImagesResponse\x12M\n\nListImages\x12\x1e.triptych.v1.ListImagesRequest\x1a\x1f.triptych.v1.ListImagesResponse\x12M\n\nListModels\x12\x1e.triptych.v1.ListModelsRequest\x1a\x1f.triptych.v1.ListModelsResponse\x12U\n\x0cWatchCluster\x12 .triptych.v1.WatchClusterRequest\x1a!.triptych.v1.WatchClusterResponse0\x01\x12\x44\n\x07\x45xplain\x12\x1b.triptych.v1.ExplainRequest\x1a\x1c.triptych.v1.ExplainResponse\x12G\n\x08Tokenize\x12\x1c.triptych.v1.TokenizeRequest\x1a\x1d.triptych.v1.TokenizeResponse\x12M\n\nDetokenize\x12\x1e.triptych.v1.DetokenizeRequest\x1a\x1f.triptych.v1.DetokenizeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'triptych.v1.router_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_GENERATEREQUEST']._serialized_start=67
-  _globals['_GENERATEREQUEST']._serialized_end=260
-  _globals['_GENERATERESPONSE']._serialized_start=263
-  _globals['_GENERATERESPONSE']._serialized_end=435
-  _globals['_GENERATESTARTED']._serialized_start=437
-  _globals['_GENERATESTARTED']._serialized_end=512
-  _globals['_GENERATEDELTA']._serialized_start=514
-  _globals['_GENERATEDELTA']._serialized_end=588
-  _globals['_GENERATEFINISHED']._serialized_start=590
-  _globals['_GENERATEFINISHED']._serialized_end=708
-  _globals['_PUTIMAGEREQUEST']._serialized_start=710
-  _globals['_PUTIMAGEREQUEST']._serialized_end=800
-  _globals['_PUTIMAGEHEADER']._serialized_start=802
-  _globals['_PUTIMAGEHEADER']._serialized_end=894
-  _globals['_PUTIMAGERESPONSE']._serialized_start=896
-  _globals['_PUTIMAGERESPONSE']._serialized_end=955
-  _globals['_IMAGERECORD']._serialized_start=957
-  _globals['_IMAGERECORD']._serialized_end=1051
-  _globals['_FINDIMAGESREQUEST']._serialized_start=1053
-  _globals['_FINDIMAGESREQUEST']._serialized_end=1129
-  _globals['_FINDIMAGESRESPONSE']._serialized_start=1131
-  _globals['_FINDIMAGESRESPONSE']._serialized_end=1209
-  _globals['_LISTMODELSREQUEST']._serialized_start=1211
-  _globals['_LISTMODELSREQUEST']._serialized_end=1230
-  _globals['_LISTMODELSRESPONSE']._serialized_start=1232
-  _globals['_LISTMODELSRESPONSE']._serialized_end=1292
-  _globals['_MODELCARD']._serialized_start=1294
-  _globals['_MODELCARD']._serialized_end=1379
-  _globals['_ROUTERSERVICE']._serialized_start=1382
-  _globals['_ROUTERSERVICE']._serialized_end=1705
+  _globals['_GENERATEREQUEST']._serialized_start=93
+  _globals['_GENERATEREQUEST']._serialized_end=475
+  _globals['_TOOLCHOICE']._serialized_start=478
+  _globals['_TOOLCHOICE']._serialized_end=628
+  _globals['_TOOLCHOICE_MODE']._serialized_start=566
+  _globals['_TOOLCHOICE_MODE']._serialized_end=628
+  _globals['_RAWPROMPT']._serialized_start=630
+  _globals['_RAWPROMPT']._serialized_end=713
+  _globals['_GENERATERESPONSE']._serialized_start=716
+  _globals['_GENERATERESPONSE']._serialized_end=888
+  _globals['_GENERATESTARTED']._serialized_start=890
+  _globals['_GENERATESTARTED']._serialized_end=965
+  _globals['_GENERATEDELTA']._serialized_start=968
+  _globals['_GENERATEDELTA']._serialized_end=1105
+  _globals['_TOOLCALLDELTA']._serialized_start=1107
+  _globals['_TOOLCALLDELTA']._serialized_end=1182
+  _globals['_GENERATEFINISHED']._serialized_start=1185
+  _globals['_GENERATEFINISHED']._serialized_end=1318
+  _globals['_PUTIMAGEREQUEST']._serialized_start=1320
+  _globals['_PUTIMAGEREQUEST']._serialized_end=1410
+  _globals['_PUTIMAGEHEADER']._serialized_start=1412
+  _globals['_PUTIMAGEHEADER']._serialized_end=1504
+  _globals['_PUTIMAGERESPONSE']._serialized_start=1506
+  _globals['_PUTIMAGERESPONSE']._serialized_end=1565
+  _globals['_IMAGERECORD']._serialized_start=1567
+  _globals['_IMAGERECORD']._serialized_end=1661
+  _globals['_FINDIMAGESREQUEST']._serialized_start=1663
+  _globals['_FINDIMAGESREQUEST']._serialized_end=1739
+  _globals['_FINDIMAGESRESPONSE']._serialized_start=1741
+  _globals['_FINDIMAGESRESPONSE']._serialized_end=1819
+  _globals['_LISTIMAGESREQUEST']._serialized_start=1821
+  _globals['_LISTIMAGESREQUEST']._serialized_end=1919
+  _globals['_LISTIMAGESRESPONSE']._serialized_start=1922
+  _globals['_LISTIMAGESRESPONSE']._serialized_end=2054
+  _globals['_KNOWNIMAGE']._serialized_start=2056
+  _globals['_KNOWNIMAGE']._serialized_end=2180
+  _globals['_LOOKALIKES']._serialized_start=2182
+  _globals['_LOOKALIKES']._serialized_end=2232
+  _globals['_LISTMODELSREQUEST']._serialized_start=2234
+  _globals['_LISTMODELSREQUEST']._serialized_end=2253
+  _globals['_LISTMODELSRESPONSE']._serialized_start=2255
+  _globals['_LISTMODELSRESPONSE']._serialized_end=2315
+  _globals['_MODELCARD']._serialized_start=2317
+  _globals['_MODELCARD']._serialized_end=2402
+  _globals['_TOKENIZEREQUEST']._serialized_start=2404
+  _globals['_TOKENIZEREQUEST']._serialized_end=2468
+  _globals['_TOKENIZERESPONSE']._serialized_start=2470
+  _globals['_TOKENIZERESPONSE']._serialized_end=2567
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2569
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2607
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2609
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2643
+  _globals['_WATCHCLUSTERREQUEST']._serialized_start=2645
+  _globals['_WATCHCLUSTERREQUEST']._serialized_end=2684
+  _globals['_WATCHCLUSTERRESPONSE']._serialized_start=2687
+  _globals['_WATCHCLUSTERRESPONSE']._serialized_end=2986
+  _globals['_WORKERSTATUS']._serialized_start=2989
+  _globals['_WORKERSTATUS']._serialized_end=3168
+  _globals['_QUEUESTATUS']._serialized_start=3170
+  _globals['_QUEUESTATUS']._serialized_end=3260
+  _globals['_EXPLAINREQUEST']._serialized_start=3262
+  _globals['_EXPLAINREQUEST']._serialized_end=3352
+  _globals['_EXPLAINRESPONSE']._serialized_start=3354
+  _globals['_EXPLAINRESPONSE']._serialized_end=3415
+  _globals['_EXPLANATION']._serialized_start=3417
+  _globals['_EXPLANATION']._serialized_end=3531
+  _globals['_ROUTERSERVICE']._serialized_start=3534
+  _globals['_ROUTERSERVICE']._serialized_end=4245
 # @@protoc_insertion_point(module_scope)

@@ -7,7 +7,9 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from triptych.v1 import types_pb2 as _types_pb2
+from triptych.v1 import worker_pb2 as _worker_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -31,12 +33,27 @@ class GenerateRequest(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     CACHE_SALT_FIELD_NUMBER: _builtins.int
+    N_FIELD_NUMBER: _builtins.int
+    TOOLS_FIELD_NUMBER: _builtins.int
+    TOOL_CHOICE_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    PROMPT_MAP_FIELD_NUMBER: _builtins.int
+    PRIORITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name as in ListModels; empty: the only one served."""
     request_id: _builtins.str
     """The caller's own name for the request, echoed in the response and in logs; need not be unique."""
     cache_salt: _builtins.str
     """Splits the caches: requests with another salt share nothing. Unset: the tenant's common scope."""
+    n: _builtins.int
+    """How many answers are wanted, at most 16; 0 or 1: one. Answer 0 is what the request alone would give."""
+    session_id: _builtins.str
+    """Groups the turns of a conversation; the caller's own name, never part of the prompt. Echoed in logs."""
+    prompt_map: _builtins.bool
+    """Asks for Usage.prompt_map."""
+    priority: _builtins.int
+    """Who goes first among the waiting requests of one tenant: the higher, from -8 to 8. Without effect on other tenants."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Message]:
         """The conversation so far, at least one message."""
@@ -49,6 +66,18 @@ class GenerateRequest(_message.Message):
     def stop(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """The answer ends before the first of these strings; at most 16, none empty."""
 
+    @_builtins.property
+    def tools(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.Tool]:
+        """Functions that the model may call; for models whose chat template knows tools."""
+
+    @_builtins.property
+    def tool_choice(self) -> Global___ToolChoice:
+        """Whether it calls them."""
+
+    @_builtins.property
+    def prompt(self) -> Global___RawPrompt:
+        """Instead of messages: the prompt as it is, without a chat template."""
+
     def __init__(
         self,
         *,
@@ -58,10 +87,17 @@ class GenerateRequest(_message.Message):
         stop: _abc.Iterable[_builtins.str] | None = ...,
         request_id: _builtins.str = ...,
         cache_salt: _builtins.str | None = ...,
+        n: _builtins.int = ...,
+        tools: _abc.Iterable[_types_pb2.Tool] | None = ...,
+        tool_choice: Global___ToolChoice | None = ...,
+        prompt: Global___RawPrompt | None = ...,
+        session_id: _builtins.str = ...,
+        prompt_map: _builtins.bool = ...,
+        priority: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "prompt", b"prompt", "sampling", b"sampling", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "messages", b"messages", "model", b"model", "request_id", b"request_id", "sampling", b"sampling", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "messages", b"messages", "model", b"model", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_map", b"prompt_map", "request_id", b"request_id", "sampling", b"sampling", "session_id", b"session_id", "stop", b"stop", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cache_salt: _TypeAlias = _typing.Literal["cache_salt"]  # noqa: Y015
     _WhichOneofArgType__cache_salt: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt"]  # noqa: Y015
@@ -70,8 +106,97 @@ class GenerateRequest(_message.Message):
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
+class ToolChoice(_message.Message):
+    """ToolChoice says whether functions are called."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    class _Mode:
+        ValueType = _typing.NewType("ValueType", _builtins.int)
+        V: _TypeAlias = ValueType  # noqa: Y015
+
+    class _ModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[ToolChoice._Mode.ValueType], _builtins.type):
+        DESCRIPTOR: _descriptor.EnumDescriptor
+        MODE_UNSPECIFIED: ToolChoice._Mode.ValueType  # 0
+        """The model decides; the default."""
+        MODE_NONE: ToolChoice._Mode.ValueType  # 1
+        """None is called, and the model is not told of any."""
+        MODE_REQUIRED: ToolChoice._Mode.ValueType  # 2
+        """At least one is called: a grammar sees to it."""
+
+    class Mode(_Mode, metaclass=_ModeEnumTypeWrapper):
+        """The ways to choose."""
+
+    MODE_UNSPECIFIED: ToolChoice.Mode.ValueType  # 0
+    """The model decides; the default."""
+    MODE_NONE: ToolChoice.Mode.ValueType  # 1
+    """None is called, and the model is not told of any."""
+    MODE_REQUIRED: ToolChoice.Mode.ValueType  # 2
+    """At least one is called: a grammar sees to it."""
+
+    MODE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    SINGLE_FIELD_NUMBER: _builtins.int
+    mode: Global___ToolChoice.Mode.ValueType
+    """Which way."""
+    name: _builtins.str
+    """Exactly this function is called; then `mode` is without effect."""
+    single: _builtins.bool
+    """At most one call in an answer."""
+    def __init__(
+        self,
+        *,
+        mode: Global___ToolChoice.Mode.ValueType = ...,
+        name: _builtins.str = ...,
+        single: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "name", b"name", "single", b"single"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolChoice: _TypeAlias = ToolChoice  # noqa: Y015
+
+@_typing.final
+class RawPrompt(_message.Message):
+    """RawPrompt is a prompt without a chat template. Either text or token_ids is set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Text. Nothing in it ever becomes a special token, but the tokenizer may put one in front."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids as they are. Every image token among them is the slot of one picture."""
+
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ImageRef]:
+        """The pictures of the slots, in order, one a slot."""
+
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        images: _abc.Iterable[_types_pb2.ImageRef] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "text", b"text", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RawPrompt: _TypeAlias = RawPrompt  # noqa: Y015
+
+@_typing.final
 class GenerateResponse(_message.Message):
-    """GenerateResponse is one event of an answer: started, then deltas, then finished."""
+    """GenerateResponse is one event of an answer: started, then deltas, then finished. With several answers the deltas of
+    all of them are mixed, and each has a finished of its own, of which the last one carries the account of all.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -145,25 +270,69 @@ class GenerateDelta(_message.Message):
 
     TEXT_FIELD_NUMBER: _builtins.int
     TOKENS_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
     text: _builtins.str
     """The new text, may be empty while a character or a possible stop string is incomplete."""
+    index: _builtins.int
+    """Which answer it belongs to, from 0 to n - 1."""
     @_builtins.property
     def tokens(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.GeneratedToken]:
         """The tokens that were received for it."""
+
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCallDelta]:
+        """News about function calls, which are no part of the text."""
 
     def __init__(
         self,
         *,
         text: _builtins.str = ...,
         tokens: _abc.Iterable[_types_pb2.GeneratedToken] | None = ...,
+        index: _builtins.int = ...,
+        tool_calls: _abc.Iterable[Global___ToolCallDelta] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "tokens", b"tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "text", b"text", "tokens", b"tokens", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GenerateDelta: _TypeAlias = GenerateDelta  # noqa: Y015
+
+@_typing.final
+class ToolCallDelta(_message.Message):
+    """ToolCallDelta carries a piece of a function call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: _builtins.int
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    index: _builtins.int
+    """Which call of the answer, from 0."""
+    id: _builtins.str
+    """Name of the call; set in its first piece only."""
+    name: _builtins.str
+    """Name of the function; set in its first piece only."""
+    arguments: _builtins.str
+    """More of the JSON text of the arguments."""
+    def __init__(
+        self,
+        *,
+        index: _builtins.int = ...,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "id", b"id", "index", b"index", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCallDelta: _TypeAlias = ToolCallDelta  # noqa: Y015
 
 @_typing.final
 class GenerateFinished(_message.Message):
@@ -174,13 +343,16 @@ class GenerateFinished(_message.Message):
     REASON_FIELD_NUMBER: _builtins.int
     MATCHED_STOP_FIELD_NUMBER: _builtins.int
     USAGE_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
     reason: _types_pb2.FinishReason.ValueType
     """Why it ended."""
     matched_stop: _builtins.str
     """The stop string that ended it, if one did."""
+    index: _builtins.int
+    """Which answer, from 0 to n - 1."""
     @_builtins.property
     def usage(self) -> _types_pb2.Usage:
-        """The account of the request."""
+        """The account of the request, all its answers together; unset while others are still on their way."""
 
     def __init__(
         self,
@@ -188,10 +360,11 @@ class GenerateFinished(_message.Message):
         reason: _types_pb2.FinishReason.ValueType = ...,
         matched_stop: _builtins.str = ...,
         usage: _types_pb2.Usage | None = ...,
+        index: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_stop", b"matched_stop", "reason", b"reason", "usage", b"usage"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "matched_stop", b"matched_stop", "reason", b"reason", "usage", b"usage"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -382,6 +555,144 @@ class FindImagesResponse(_message.Message):
 Global___FindImagesResponse: _TypeAlias = FindImagesResponse  # noqa: Y015
 
 @_typing.final
+class ListImagesRequest(_message.Message):
+    """ListImagesRequest asks for one page of the pictures known in a scope."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PAGE_SIZE_FIELD_NUMBER: _builtins.int
+    PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    page_size: _builtins.int
+    """The most pictures in the answer, at most 1000; 0: 100."""
+    page_token: _builtins.str
+    """next_page_token of the page before; empty: the first page."""
+    cache_salt: _builtins.str
+    """Scope, as in GenerateRequest."""
+    def __init__(
+        self,
+        *,
+        page_size: _builtins.int = ...,
+        page_token: _builtins.str = ...,
+        cache_salt: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "page_size", b"page_size", "page_token", b"page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cache_salt: _TypeAlias = _typing.Literal["cache_salt"]  # noqa: Y015
+    _WhichOneofArgType__cache_salt: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cache_salt) -> _WhichOneofReturnType__cache_salt | None: ...
+
+Global___ListImagesRequest: _TypeAlias = ListImagesRequest  # noqa: Y015
+
+@_typing.final
+class ListImagesResponse(_message.Message):
+    """ListImagesResponse is one page. A scope lists its 2048 latest used pictures."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _builtins.int
+    LOOK_ALIKES_FIELD_NUMBER: _builtins.int
+    next_page_token: _builtins.str
+    """Where the next page begins; empty on the last one."""
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___KnownImage]:
+        """Pictures whose bytes are still here, the latest used first."""
+
+    @_builtins.property
+    def look_alikes(self) -> _containers.RepeatedCompositeFieldContainer[Global___LookAlikes]:
+        """In the first page: groups of all known pictures that look the same."""
+
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[Global___KnownImage] | None = ...,
+        next_page_token: _builtins.str = ...,
+        look_alikes: _abc.Iterable[Global___LookAlikes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "look_alikes", b"look_alikes", "next_page_token", b"next_page_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListImagesResponse: _TypeAlias = ListImagesResponse  # noqa: Y015
+
+@_typing.final
+class KnownImage(_message.Message):
+    """KnownImage is a picture with what was done with it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    USES_FIELD_NUMBER: _builtins.int
+    LAST_USE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    LOOK_FIELD_NUMBER: _builtins.int
+    uses: _builtins.int
+    """Requests that needed it."""
+    last_use_unix_ms: _builtins.int
+    """When it was last uploaded, asked for or used, in milliseconds since 1970 (UTC)."""
+    look: _builtins.str
+    """Perceptual hash, 22 hexadecimal digits; empty when none was recorded. For reports only."""
+    @_builtins.property
+    def image(self) -> Global___ImageRecord:
+        """The picture, under the digest of the first of its files."""
+
+    @_builtins.property
+    def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """File digests by which it is known, at most 32."""
+
+    def __init__(
+        self,
+        *,
+        image: Global___ImageRecord | None = ...,
+        digests: _abc.Iterable[_builtins.str] | None = ...,
+        uses: _builtins.int = ...,
+        last_use_unix_ms: _builtins.int = ...,
+        look: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digests", b"digests", "image", b"image", "last_use_unix_ms", b"last_use_unix_ms", "look", b"look", "uses", b"uses"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KnownImage: _TypeAlias = KnownImage  # noqa: Y015
+
+@_typing.final
+class LookAlikes(_message.Message):
+    """LookAlikes are pictures that differ in their pixels and look the same."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_IDS_FIELD_NUMBER: _builtins.int
+    ENCODINGS_FIELD_NUMBER: _builtins.int
+    encodings: _builtins.int
+    """How many of them requests used. Each of those was encoded for itself, since a look never decides reuse: all but one
+    of the encodings were needless.
+    """
+    @_builtins.property
+    def image_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Image ids, at least two."""
+
+    def __init__(
+        self,
+        *,
+        image_ids: _abc.Iterable[_builtins.str] | None = ...,
+        encodings: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encodings", b"encodings", "image_ids", b"image_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookAlikes: _TypeAlias = LookAlikes  # noqa: Y015
+
+@_typing.final
 class ListModelsRequest(_message.Message):
     """ListModelsRequest has no fields yet."""
 
@@ -455,3 +766,365 @@ class ModelCard(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ModelCard: _TypeAlias = ModelCard  # noqa: Y015
+
+@_typing.final
+class TokenizeRequest(_message.Message):
+    """TokenizeRequest asks for the prompt of a request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def request(self) -> Global___GenerateRequest:
+        """The request; what it says about the answer is without effect."""
+
+    def __init__(
+        self,
+        *,
+        request: Global___GenerateRequest | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenizeRequest: _TypeAlias = TokenizeRequest  # noqa: Y015
+
+@_typing.final
+class TokenizeResponse(_message.Message):
+    """TokenizeResponse is a prompt as the model reads it, every picture expanded to its placeholders."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    IMAGES_FIELD_NUMBER: _builtins.int
+    BLOCK_SIZE_FIELD_NUMBER: _builtins.int
+    block_size: _builtins.int
+    """Tokens in a block of the prefix caches; 0 while no worker is known."""
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids."""
+
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[_types_pb2.ImageSpan]:
+        """Where the pictures lie, with the keys of their embeddings."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+        images: _abc.Iterable[_types_pb2.ImageSpan] | None = ...,
+        block_size: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "images", b"images", "token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TokenizeResponse: _TypeAlias = TokenizeResponse  # noqa: Y015
+
+@_typing.final
+class DetokenizeRequest(_message.Message):
+    """DetokenizeRequest asks for text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKEN_IDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Token ids."""
+
+    def __init__(
+        self,
+        *,
+        token_ids: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token_ids", b"token_ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetokenizeRequest: _TypeAlias = DetokenizeRequest  # noqa: Y015
+
+@_typing.final
+class DetokenizeResponse(_message.Message):
+    """DetokenizeResponse is the text."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """Text of the ids without special tokens."""
+    def __init__(
+        self,
+        *,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DetokenizeResponse: _TypeAlias = DetokenizeResponse  # noqa: Y015
+
+@_typing.final
+class WatchClusterRequest(_message.Message):
+    """WatchClusterRequest opens a stream of snapshots."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVERY_MS_FIELD_NUMBER: _builtins.int
+    every_ms: _builtins.int
+    """Milliseconds between two snapshots, at least 100; 0: 1000."""
+    def __init__(
+        self,
+        *,
+        every_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["every_ms", b"every_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchClusterRequest: _TypeAlias = WatchClusterRequest  # noqa: Y015
+
+@_typing.final
+class WatchClusterResponse(_message.Message):
+    """WatchClusterResponse is one snapshot."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    AT_UNIX_MS_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    QUEUE_FIELD_NUMBER: _builtins.int
+    RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
+    PROMISED_TOKENS_FIELD_NUMBER: _builtins.int
+    FINISHED_REQUESTS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHE_READ_TOKENS_FIELD_NUMBER: _builtins.int
+    COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    at_unix_ms: _builtins.int
+    """When it was taken, in milliseconds since 1970 (UTC)."""
+    running_requests: _builtins.int
+    """Requests on their way through this router."""
+    promised_tokens: _builtins.int
+    """Tokens of KV that they were promised."""
+    finished_requests: _builtins.int
+    """Answers finished since the router started."""
+    prompt_tokens: _builtins.int
+    """Tokens of prompts of finished answers since then."""
+    cache_read_tokens: _builtins.int
+    """Those of them that were found in a prefix cache."""
+    completion_tokens: _builtins.int
+    """Tokens of finished answers since then."""
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What keeps requests from being answered, one sentence each; empty when nothing does."""
+
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerStatus]:
+        """The workers of this model, in a stable order."""
+
+    @_builtins.property
+    def queue(self) -> Global___QueueStatus:
+        """What waits in front of the workers."""
+
+    def __init__(
+        self,
+        *,
+        at_unix_ms: _builtins.int = ...,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
+        workers: _abc.Iterable[Global___WorkerStatus] | None = ...,
+        queue: Global___QueueStatus | None = ...,
+        running_requests: _builtins.int = ...,
+        promised_tokens: _builtins.int = ...,
+        finished_requests: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        cache_read_tokens: _builtins.int = ...,
+        completion_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ms", b"at_unix_ms", "cache_read_tokens", b"cache_read_tokens", "completion_tokens", b"completion_tokens", "finished_requests", b"finished_requests", "missing", b"missing", "promised_tokens", b"promised_tokens", "prompt_tokens", b"prompt_tokens", "queue", b"queue", "running_requests", b"running_requests", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchClusterResponse: _TypeAlias = WatchClusterResponse  # noqa: Y015
+
+@_typing.final
+class WorkerStatus(_message.Message):
+    """WorkerStatus is one worker as a router sees it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INFO_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    REACHABLE_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    BOOKED_TOKENS_FIELD_NUMBER: _builtins.int
+    KNOWN_BLOCKS_FIELD_NUMBER: _builtins.int
+    reachable: _builtins.bool
+    """False while it does not answer this router, or is about to leave."""
+    requests: _builtins.int
+    """Requests of this router on it."""
+    booked_tokens: _builtins.int
+    """Tokens of this router's requests on it: to be computed (prefill, encoder) or to be held (decode)."""
+    known_blocks: _builtins.int
+    """Cached blocks of it that this router knows."""
+    @_builtins.property
+    def info(self) -> _worker_pb2.WorkerInfo:
+        """Its description in the registry."""
+
+    @_builtins.property
+    def load(self) -> _worker_pb2.GetLoadResponse:
+        """What it said last about its load."""
+
+    def __init__(
+        self,
+        *,
+        info: _worker_pb2.WorkerInfo | None = ...,
+        load: _worker_pb2.GetLoadResponse | None = ...,
+        reachable: _builtins.bool = ...,
+        requests: _builtins.int = ...,
+        booked_tokens: _builtins.int = ...,
+        known_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["info", b"info", "load", b"load"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["booked_tokens", b"booked_tokens", "info", b"info", "known_blocks", b"known_blocks", "load", b"load", "reachable", b"reachable", "requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerStatus: _TypeAlias = WorkerStatus  # noqa: Y015
+
+@_typing.final
+class QueueStatus(_message.Message):
+    """QueueStatus describes the queue of one router."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITING_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
+    TOKENS_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_SECOND_FIELD_NUMBER: _builtins.int
+    waiting: _builtins.int
+    """Requests that wait."""
+    tenants: _builtins.int
+    """Tenants of which some wait."""
+    tokens: _builtins.int
+    """Tokens of KV that they will need."""
+    tokens_per_second: _builtins.float
+    """Tokens of KV set free in a second, lately; 0: unknown."""
+    def __init__(
+        self,
+        *,
+        waiting: _builtins.int = ...,
+        tenants: _builtins.int = ...,
+        tokens: _builtins.int = ...,
+        tokens_per_second: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenants", b"tenants", "tokens", b"tokens", "tokens_per_second", b"tokens_per_second", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___QueueStatus: _TypeAlias = QueueStatus  # noqa: Y015
+
+@_typing.final
+class ExplainRequest(_message.Message):
+    """ExplainRequest asks for the latest finished requests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LAST_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    CACHE_SALT_FIELD_NUMBER: _builtins.int
+    last: _builtins.int
+    """How many at most, up to 512; 0: 20."""
+    session_id: _builtins.str
+    """Only those of this session; empty: all."""
+    cache_salt: _builtins.str
+    """Scope, as in GenerateRequest."""
+    def __init__(
+        self,
+        *,
+        last: _builtins.int = ...,
+        session_id: _builtins.str = ...,
+        cache_salt: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "last", b"last", "session_id", b"session_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__cache_salt: _TypeAlias = _typing.Literal["cache_salt"]  # noqa: Y015
+    _WhichOneofArgType__cache_salt: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cache_salt) -> _WhichOneofReturnType__cache_salt | None: ...
+
+Global___ExplainRequest: _TypeAlias = ExplainRequest  # noqa: Y015
+
+@_typing.final
+class ExplainResponse(_message.Message):
+    """ExplainResponse lists them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___Explanation]:
+        """The latest first. Each router knows its own."""
+
+    def __init__(
+        self,
+        *,
+        requests: _abc.Iterable[Global___Explanation] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainResponse: _TypeAlias = ExplainResponse  # noqa: Y015
+
+@_typing.final
+class Explanation(_message.Message):
+    """Explanation is one finished request: figures and names, no content."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    FINISHED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    USAGE_FIELD_NUMBER: _builtins.int
+    request_id: _builtins.str
+    """The caller's name for it, else the router's."""
+    session_id: _builtins.str
+    """Its session, if it named one."""
+    finished_unix_ms: _builtins.int
+    """When it was complete, in milliseconds since 1970 (UTC)."""
+    @_builtins.property
+    def usage(self) -> _types_pb2.Usage:
+        """Its account, with the first divergence."""
+
+    def __init__(
+        self,
+        *,
+        request_id: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        finished_unix_ms: _builtins.int = ...,
+        usage: _types_pb2.Usage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["usage", b"usage"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["finished_unix_ms", b"finished_unix_ms", "request_id", b"request_id", "session_id", b"session_id", "usage", b"usage"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Explanation: _TypeAlias = Explanation  # noqa: Y015

@@ -50,10 +50,35 @@ class RouterServiceStub:
                 request_serializer=triptych_dot_v1_dot_router__pb2.FindImagesRequest.SerializeToString,
                 response_deserializer=triptych_dot_v1_dot_router__pb2.FindImagesResponse.FromString,
                 _registered_method=True)
+        self.ListImages = channel.unary_unary(
+                '/triptych.v1.RouterService/ListImages',
+                request_serializer=triptych_dot_v1_dot_router__pb2.ListImagesRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_router__pb2.ListImagesResponse.FromString,
+                _registered_method=True)
         self.ListModels = channel.unary_unary(
                 '/triptych.v1.RouterService/ListModels',
                 request_serializer=triptych_dot_v1_dot_router__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=triptych_dot_v1_dot_router__pb2.ListModelsResponse.FromString,
+                _registered_method=True)
+        self.WatchCluster = channel.unary_stream(
+                '/triptych.v1.RouterService/WatchCluster',
+                request_serializer=triptych_dot_v1_dot_router__pb2.WatchClusterRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_router__pb2.WatchClusterResponse.FromString,
+                _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/triptych.v1.RouterService/Explain',
+                request_serializer=triptych_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_router__pb2.ExplainResponse.FromString,
+                _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/triptych.v1.RouterService/Tokenize',
+                request_serializer=triptych_dot_v1_dot_router__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_router__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/triptych.v1.RouterService/Detokenize',
+                request_serializer=triptych_dot_v1_dot_router__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_router__pb2.DetokenizeResponse.FromString,
                 _registered_method=True)
 
 
@@ -82,8 +107,43 @@ class RouterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListImages(self, request, context):
+        """ListImages tells which pictures are known in a scope, the latest used first, and which of them look the same.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListModels(self, request, context):
         """ListModels names the models served.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchCluster(self, request, context):
+        """WatchCluster shows the cluster as this router sees it, again and again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Explain(self, request, context):
+        """Explain tells of the latest requests of a scope what was read from the caches, and where and why they diverged.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tokenize(self, request, context):
+        """Tokenize counts and names the tokens of a request, and computes nothing else.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Detokenize gives the text of token ids.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,10 +167,35 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     request_deserializer=triptych_dot_v1_dot_router__pb2.FindImagesRequest.FromString,
                     response_serializer=triptych_dot_v1_dot_router__pb2.FindImagesResponse.SerializeToString,
             ),
+            'ListImages': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListImages,
+                    request_deserializer=triptych_dot_v1_dot_router__pb2.ListImagesRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_router__pb2.ListImagesResponse.SerializeToString,
+            ),
             'ListModels': grpc.unary_unary_rpc_method_handler(
                     servicer.ListModels,
                     request_deserializer=triptych_dot_v1_dot_router__pb2.ListModelsRequest.FromString,
                     response_serializer=triptych_dot_v1_dot_router__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'WatchCluster': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchCluster,
+                    request_deserializer=triptych_dot_v1_dot_router__pb2.WatchClusterRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_router__pb2.WatchClusterResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=triptych_dot_v1_dot_router__pb2.ExplainRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_router__pb2.ExplainResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=triptych_dot_v1_dot_router__pb2.TokenizeRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_router__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=triptych_dot_v1_dot_router__pb2.DetokenizeRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_router__pb2.DetokenizeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -206,6 +291,33 @@ class RouterService:
             _registered_method=True)
 
     @staticmethod
+    def ListImages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triptych.v1.RouterService/ListImages',
+            triptych_dot_v1_dot_router__pb2.ListImagesRequest.SerializeToString,
+            triptych_dot_v1_dot_router__pb2.ListImagesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ListModels(request,
             target,
             options=(),
@@ -222,6 +334,114 @@ class RouterService:
             '/triptych.v1.RouterService/ListModels',
             triptych_dot_v1_dot_router__pb2.ListModelsRequest.SerializeToString,
             triptych_dot_v1_dot_router__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchCluster(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/triptych.v1.RouterService/WatchCluster',
+            triptych_dot_v1_dot_router__pb2.WatchClusterRequest.SerializeToString,
+            triptych_dot_v1_dot_router__pb2.WatchClusterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triptych.v1.RouterService/Explain',
+            triptych_dot_v1_dot_router__pb2.ExplainRequest.SerializeToString,
+            triptych_dot_v1_dot_router__pb2.ExplainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triptych.v1.RouterService/Tokenize',
+            triptych_dot_v1_dot_router__pb2.TokenizeRequest.SerializeToString,
+            triptych_dot_v1_dot_router__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/triptych.v1.RouterService/Detokenize',
+            triptych_dot_v1_dot_router__pb2.DetokenizeRequest.SerializeToString,
+            triptych_dot_v1_dot_router__pb2.DetokenizeResponse.FromString,
             options,
             channel_credentials,
             insecure,

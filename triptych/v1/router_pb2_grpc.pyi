@@ -39,8 +39,18 @@ class RouterServiceStub:
     """PutImage uploads one picture: first a header, then its bytes in chunks. Uploading a known picture is harmless."""
     FindImages: _grpc.UnaryUnaryMultiCallable[_router_pb2.FindImagesRequest, _router_pb2.FindImagesResponse]
     """FindImages says which pictures are known here, so that only the others are uploaded."""
+    ListImages: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListImagesRequest, _router_pb2.ListImagesResponse]
+    """ListImages tells which pictures are known in a scope, the latest used first, and which of them look the same."""
     ListModels: _grpc.UnaryUnaryMultiCallable[_router_pb2.ListModelsRequest, _router_pb2.ListModelsResponse]
     """ListModels names the models served."""
+    WatchCluster: _grpc.UnaryStreamMultiCallable[_router_pb2.WatchClusterRequest, _router_pb2.WatchClusterResponse]
+    """WatchCluster shows the cluster as this router sees it, again and again."""
+    Explain: _grpc.UnaryUnaryMultiCallable[_router_pb2.ExplainRequest, _router_pb2.ExplainResponse]
+    """Explain tells of the latest requests of a scope what was read from the caches, and where and why they diverged."""
+    Tokenize: _grpc.UnaryUnaryMultiCallable[_router_pb2.TokenizeRequest, _router_pb2.TokenizeResponse]
+    """Tokenize counts and names the tokens of a request, and computes nothing else."""
+    Detokenize: _grpc.UnaryUnaryMultiCallable[_router_pb2.DetokenizeRequest, _router_pb2.DetokenizeResponse]
+    """Detokenize gives the text of token ids."""
 
 @_typing.type_check_only
 class RouterServiceAsyncStub(RouterServiceStub):
@@ -53,8 +63,18 @@ class RouterServiceAsyncStub(RouterServiceStub):
     """PutImage uploads one picture: first a header, then its bytes in chunks. Uploading a known picture is harmless."""
     FindImages: _aio.UnaryUnaryMultiCallable[_router_pb2.FindImagesRequest, _router_pb2.FindImagesResponse]  # type: ignore[assignment]
     """FindImages says which pictures are known here, so that only the others are uploaded."""
+    ListImages: _aio.UnaryUnaryMultiCallable[_router_pb2.ListImagesRequest, _router_pb2.ListImagesResponse]  # type: ignore[assignment]
+    """ListImages tells which pictures are known in a scope, the latest used first, and which of them look the same."""
     ListModels: _aio.UnaryUnaryMultiCallable[_router_pb2.ListModelsRequest, _router_pb2.ListModelsResponse]  # type: ignore[assignment]
     """ListModels names the models served."""
+    WatchCluster: _aio.UnaryStreamMultiCallable[_router_pb2.WatchClusterRequest, _router_pb2.WatchClusterResponse]  # type: ignore[assignment]
+    """WatchCluster shows the cluster as this router sees it, again and again."""
+    Explain: _aio.UnaryUnaryMultiCallable[_router_pb2.ExplainRequest, _router_pb2.ExplainResponse]  # type: ignore[assignment]
+    """Explain tells of the latest requests of a scope what was read from the caches, and where and why they diverged."""
+    Tokenize: _aio.UnaryUnaryMultiCallable[_router_pb2.TokenizeRequest, _router_pb2.TokenizeResponse]  # type: ignore[assignment]
+    """Tokenize counts and names the tokens of a request, and computes nothing else."""
+    Detokenize: _aio.UnaryUnaryMultiCallable[_router_pb2.DetokenizeRequest, _router_pb2.DetokenizeResponse]  # type: ignore[assignment]
+    """Detokenize gives the text of token ids."""
 
 class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
     """RouterService is the front door of a cluster."""
@@ -84,11 +104,51 @@ class RouterServiceServicer(metaclass=_abc_1.ABCMeta):
         """FindImages says which pictures are known here, so that only the others are uploaded."""
 
     @_abc_1.abstractmethod
+    def ListImages(
+        self,
+        request: _router_pb2.ListImagesRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.ListImagesResponse, _abc.Awaitable[_router_pb2.ListImagesResponse]]:
+        """ListImages tells which pictures are known in a scope, the latest used first, and which of them look the same."""
+
+    @_abc_1.abstractmethod
     def ListModels(
         self,
         request: _router_pb2.ListModelsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_router_pb2.ListModelsResponse, _abc.Awaitable[_router_pb2.ListModelsResponse]]:
         """ListModels names the models served."""
+
+    @_abc_1.abstractmethod
+    def WatchCluster(
+        self,
+        request: _router_pb2.WatchClusterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_router_pb2.WatchClusterResponse], _abc.AsyncIterator[_router_pb2.WatchClusterResponse]]:
+        """WatchCluster shows the cluster as this router sees it, again and again."""
+
+    @_abc_1.abstractmethod
+    def Explain(
+        self,
+        request: _router_pb2.ExplainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.ExplainResponse, _abc.Awaitable[_router_pb2.ExplainResponse]]:
+        """Explain tells of the latest requests of a scope what was read from the caches, and where and why they diverged."""
+
+    @_abc_1.abstractmethod
+    def Tokenize(
+        self,
+        request: _router_pb2.TokenizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.TokenizeResponse, _abc.Awaitable[_router_pb2.TokenizeResponse]]:
+        """Tokenize counts and names the tokens of a request, and computes nothing else."""
+
+    @_abc_1.abstractmethod
+    def Detokenize(
+        self,
+        request: _router_pb2.DetokenizeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_router_pb2.DetokenizeResponse, _abc.Awaitable[_router_pb2.DetokenizeResponse]]:
+        """Detokenize gives the text of token ids."""
 
 def add_RouterServiceServicer_to_server(servicer: RouterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -31,6 +31,8 @@ class _FinishReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FinishRe
     """The model ended it, or a stop string or stop token was met."""
     FINISH_REASON_LENGTH: _FinishReason.ValueType  # 2
     """max_tokens or the context length was reached."""
+    FINISH_REASON_TOOL_CALLS: _FinishReason.ValueType  # 3
+    """The model called at least one function."""
 
 class FinishReason(_FinishReason, metaclass=_FinishReasonEnumTypeWrapper):
     """FinishReason says why an answer ended."""
@@ -41,7 +43,97 @@ FINISH_REASON_STOP: FinishReason.ValueType  # 1
 """The model ended it, or a stop string or stop token was met."""
 FINISH_REASON_LENGTH: FinishReason.ValueType  # 2
 """max_tokens or the context length was reached."""
+FINISH_REASON_TOOL_CALLS: FinishReason.ValueType  # 3
+"""The model called at least one function."""
 Global___FinishReason: _TypeAlias = FinishReason  # noqa: Y015
+
+class _PromptSource:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PromptSourceEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PromptSource.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PROMPT_SOURCE_UNSPECIFIED: _PromptSource.ValueType  # 0
+    """Not set."""
+    PROMPT_SOURCE_READ: _PromptSource.ValueType  # 1
+    """Found in a prefix cache."""
+    PROMPT_SOURCE_CREATED: _PromptSource.ValueType  # 2
+    """Computed for this request, in full blocks that are cached from now on."""
+    PROMPT_SOURCE_UNCACHED: _PromptSource.ValueType  # 3
+    """Computed for this request and not cached: the end that fills no block."""
+
+class PromptSource(_PromptSource, metaclass=_PromptSourceEnumTypeWrapper):
+    """PromptSource says where the KV of prompt tokens came from."""
+
+PROMPT_SOURCE_UNSPECIFIED: PromptSource.ValueType  # 0
+"""Not set."""
+PROMPT_SOURCE_READ: PromptSource.ValueType  # 1
+"""Found in a prefix cache."""
+PROMPT_SOURCE_CREATED: PromptSource.ValueType  # 2
+"""Computed for this request, in full blocks that are cached from now on."""
+PROMPT_SOURCE_UNCACHED: PromptSource.ValueType  # 3
+"""Computed for this request and not cached: the end that fills no block."""
+Global___PromptSource: _TypeAlias = PromptSource  # noqa: Y015
+
+class _DivergenceKind:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DivergenceKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DivergenceKind.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DIVERGENCE_KIND_UNSPECIFIED: _DivergenceKind.ValueType  # 0
+    """Not set."""
+    DIVERGENCE_KIND_NONE: _DivergenceKind.ValueType  # 1
+    """It did not: the earlier prompt and its answer are a prefix of this prompt, or this prompt is a prefix of them."""
+    DIVERGENCE_KIND_TEXT_EDITED: _DivergenceKind.ValueType  # 2
+    """The text of an earlier message differs, or a message without pictures was added or removed."""
+    DIVERGENCE_KIND_IMAGE_REMOVED: _DivergenceKind.ValueType  # 3
+    """A picture of an earlier message is gone."""
+    DIVERGENCE_KIND_IMAGE_ADDED: _DivergenceKind.ValueType  # 4
+    """An earlier message has a picture more."""
+    DIVERGENCE_KIND_IMAGE_REPLACED: _DivergenceKind.ValueType  # 5
+    """Another picture stands in the place of an earlier one."""
+    DIVERGENCE_KIND_ORDER_CHANGED: _DivergenceKind.ValueType  # 6
+    """The same texts and pictures in another order."""
+    DIVERGENCE_KIND_IMAGE_REENCODED: _DivergenceKind.ValueType  # 7
+    """A picture was sent in another encoding. The same pixels cost nothing; pixels changed by a lossy encoding cost all
+    that follows, although the pictures look the same.
+    """
+    DIVERGENCE_KIND_TEMPLATE_CHANGED: _DivergenceKind.ValueType  # 8
+    """The messages are the same: the tools, the template or the tokenizer's reading of them differ."""
+    DIVERGENCE_KIND_ANSWER_CHANGED: _DivergenceKind.ValueType  # 9
+    """The assistant's message is not the answer that was generated."""
+    DIVERGENCE_KIND_EVICTED: _DivergenceKind.ValueType  # 10
+    """The prompt continues the earlier one, whose KV was not found: evicted, lost with a worker, or not asked for."""
+
+class DivergenceKind(_DivergenceKind, metaclass=_DivergenceKindEnumTypeWrapper):
+    """DivergenceKind says why a prompt stopped being the continuation of an earlier one."""
+
+DIVERGENCE_KIND_UNSPECIFIED: DivergenceKind.ValueType  # 0
+"""Not set."""
+DIVERGENCE_KIND_NONE: DivergenceKind.ValueType  # 1
+"""It did not: the earlier prompt and its answer are a prefix of this prompt, or this prompt is a prefix of them."""
+DIVERGENCE_KIND_TEXT_EDITED: DivergenceKind.ValueType  # 2
+"""The text of an earlier message differs, or a message without pictures was added or removed."""
+DIVERGENCE_KIND_IMAGE_REMOVED: DivergenceKind.ValueType  # 3
+"""A picture of an earlier message is gone."""
+DIVERGENCE_KIND_IMAGE_ADDED: DivergenceKind.ValueType  # 4
+"""An earlier message has a picture more."""
+DIVERGENCE_KIND_IMAGE_REPLACED: DivergenceKind.ValueType  # 5
+"""Another picture stands in the place of an earlier one."""
+DIVERGENCE_KIND_ORDER_CHANGED: DivergenceKind.ValueType  # 6
+"""The same texts and pictures in another order."""
+DIVERGENCE_KIND_IMAGE_REENCODED: DivergenceKind.ValueType  # 7
+"""A picture was sent in another encoding. The same pixels cost nothing; pixels changed by a lossy encoding cost all
+that follows, although the pictures look the same.
+"""
+DIVERGENCE_KIND_TEMPLATE_CHANGED: DivergenceKind.ValueType  # 8
+"""The messages are the same: the tools, the template or the tokenizer's reading of them differ."""
+DIVERGENCE_KIND_ANSWER_CHANGED: DivergenceKind.ValueType  # 9
+"""The assistant's message is not the answer that was generated."""
+DIVERGENCE_KIND_EVICTED: DivergenceKind.ValueType  # 10
+"""The prompt continues the earlier one, whose KV was not found: evicted, lost with a worker, or not asked for."""
+Global___DivergenceKind: _TypeAlias = DivergenceKind  # noqa: Y015
 
 @_typing.final
 class ErrorDetail(_message.Message):
@@ -147,25 +239,135 @@ class Message(_message.Message):
 
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
+    TOOL_CALLS_FIELD_NUMBER: _builtins.int
+    TOOL_CALL_ID_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     """"system", "user", "assistant" or "tool"."""
+    tool_call_id: _builtins.str
+    """Which of those calls a tool's turn answers."""
     @_builtins.property
     def content(self) -> _containers.RepeatedCompositeFieldContainer[Global___ContentPart]:
         """What the turn says, in order."""
+
+    @_builtins.property
+    def tool_calls(self) -> _containers.RepeatedCompositeFieldContainer[Global___ToolCall]:
+        """The functions that an assistant's turn called; for models whose chat template knows tools."""
 
     def __init__(
         self,
         *,
         role: _builtins.str = ...,
         content: _abc.Iterable[Global___ContentPart] | None = ...,
+        tool_calls: _abc.Iterable[Global___ToolCall] | None = ...,
+        tool_call_id: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "role", b"role", "tool_call_id", b"tool_call_id", "tool_calls", b"tool_calls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Message: _TypeAlias = Message  # noqa: Y015
+
+@_typing.final
+class ToolCall(_message.Message):
+    """ToolCall is one call of a function by the model."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ARGUMENTS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """Name of the call, which a tool's turn refers to."""
+    name: _builtins.str
+    """Name of the function."""
+    arguments: _builtins.str
+    """The arguments, a JSON object."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        name: _builtins.str = ...,
+        arguments: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arguments", b"arguments", "id", b"id", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ToolCall: _TypeAlias = ToolCall  # noqa: Y015
+
+@_typing.final
+class Tool(_message.Message):
+    """Tool is a function that the model may call."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DESCRIPTION_FIELD_NUMBER: _builtins.int
+    PARAMETERS_FIELD_NUMBER: _builtins.int
+    STRICT_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Its name: letters, digits, underscores and dashes, at most 64."""
+    description: _builtins.str
+    """What it does, for the model to read."""
+    parameters: _builtins.str
+    """JSON schema of its arguments; empty: an object without properties."""
+    strict: _builtins.bool
+    """Refuse a schema of which some keyword could not be enforced, instead of leaving that keyword out."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        description: _builtins.str = ...,
+        parameters: _builtins.str = ...,
+        strict: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["description", b"description", "name", b"name", "parameters", b"parameters", "strict", b"strict"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Tool: _TypeAlias = Tool  # noqa: Y015
+
+@_typing.final
+class Grammar(_message.Message):
+    """Grammar restricts an answer to a language. What the model itself would say is not changed otherwise."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    JSON_SCHEMA_FIELD_NUMBER: _builtins.int
+    REGEX_FIELD_NUMBER: _builtins.int
+    LARK_FIELD_NUMBER: _builtins.int
+    LENIENT_FIELD_NUMBER: _builtins.int
+    json_schema: _builtins.str
+    """JSON that this JSON schema (itself JSON text) accepts, written with ", " and ": " and no other white space."""
+    regex: _builtins.str
+    """Text that this regular expression matches as a whole."""
+    lark: _builtins.str
+    """Text of this grammar in Lark's notation, as the llguidance library reads it; its first rule is `start`."""
+    lenient: _builtins.bool
+    """Leave out keywords of a schema that cannot be enforced, instead of refusing it."""
+    def __init__(
+        self,
+        *,
+        json_schema: _builtins.str = ...,
+        regex: _builtins.str = ...,
+        lark: _builtins.str = ...,
+        lenient: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "kind", b"kind", "lark", b"lark", "regex", b"regex"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["json_schema", b"json_schema", "kind", b"kind", "lark", b"lark", "lenient", b"lenient", "regex", b"regex"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["json_schema", "regex", "lark"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Grammar: _TypeAlias = Grammar  # noqa: Y015
 
 @_typing.final
 class SamplingParams(_message.Message):
@@ -185,6 +387,8 @@ class SamplingParams(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IGNORE_EOS_FIELD_NUMBER: _builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: _builtins.int
+    GRAMMAR_FIELD_NUMBER: _builtins.int
+    CHOICE_INDEX_FIELD_NUMBER: _builtins.int
     max_tokens: _builtins.int
     """The most tokens to generate, at least 1. Unset: what the context leaves, up to the server's default."""
     temperature: _builtins.float
@@ -207,9 +411,17 @@ class SamplingParams(_message.Message):
     """Go on after the model's end token."""
     top_logprobs: _builtins.int
     """Log-probabilities wanted: unset none, 0 the chosen token's, k those of the k likeliest too (at most 20)."""
+    choice_index: _builtins.int
+    """Which of the answers of one request this is, from 0; part of the random key, so that answers to one seed differ.
+    The router sets it.
+    """
     @_builtins.property
     def stop_token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids that end the answer besides the model's own."""
+
+    @_builtins.property
+    def grammar(self) -> Global___Grammar:
+        """The language of the answer; unset: any text. Not together with ignore_eos."""
 
     def __init__(
         self,
@@ -226,10 +438,12 @@ class SamplingParams(_message.Message):
         stop_token_ids: _abc.Iterable[_builtins.int] | None = ...,
         ignore_eos: _builtins.bool = ...,
         top_logprobs: _builtins.int | None = ...,
+        grammar: Global___Grammar | None = ...,
+        choice_index: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "frequency_penalty", b"frequency_penalty", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty", "_max_tokens", b"_max_tokens", "_min_p", b"_min_p", "_presence_penalty", b"_presence_penalty", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "choice_index", b"choice_index", "frequency_penalty", b"frequency_penalty", "grammar", b"grammar", "ignore_eos", b"ignore_eos", "max_tokens", b"max_tokens", "min_p", b"min_p", "presence_penalty", b"presence_penalty", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop_token_ids", b"stop_token_ids", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__frequency_penalty: _TypeAlias = _typing.Literal["frequency_penalty"]  # noqa: Y015
     _WhichOneofArgType__frequency_penalty: _TypeAlias = _typing.Literal["_frequency_penalty", b"_frequency_penalty"]  # noqa: Y015
@@ -377,8 +591,13 @@ class Prompt(_message.Message):
     TOKEN_IDS_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
     CACHE_SCOPE_FIELD_NUMBER: _builtins.int
+    GENERATED_FIELD_NUMBER: _builtins.int
     cache_scope: _builtins.str
     """Cache scope, 64 hexadecimal digits: nothing cached is shared across two scopes."""
+    generated: _builtins.int
+    """How many of the last token_ids are answer tokens that the client has already, from a worker that was lost. They
+    count as generated for penalties, random keys, max_tokens and stop rules; pictures lie before them.
+    """
     @_builtins.property
     def token_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
         """Token ids."""
@@ -393,10 +612,11 @@ class Prompt(_message.Message):
         token_ids: _abc.Iterable[_builtins.int] | None = ...,
         images: _abc.Iterable[Global___ImageSpan] | None = ...,
         cache_scope: _builtins.str = ...,
+        generated: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "images", b"images", "token_ids", b"token_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_scope", b"cache_scope", "generated", b"generated", "images", b"images", "token_ids", b"token_ids"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -462,6 +682,8 @@ class Usage(_message.Message):
     CACHE_READ_TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_CREATION_TOKENS_FIELD_NUMBER: _builtins.int
     UNCACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    PROMPT_MAP_FIELD_NUMBER: _builtins.int
+    FIRST_DIVERGENCE_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """All tokens of the prompt, text and visual."""
     completion_tokens: _builtins.int
@@ -490,6 +712,14 @@ class Usage(_message.Message):
     def times(self) -> Global___StageTimes:
         """Where the time went."""
 
+    @_builtins.property
+    def prompt_map(self) -> _containers.RepeatedCompositeFieldContainer[Global___PromptRun]:
+        """The prompt from its beginning to its end as runs that add up to prompt_tokens; only when the request asks for it."""
+
+    @_builtins.property
+    def first_divergence(self) -> Global___FirstDivergence:
+        """Where the prompt first differs from what came before it; unset when nothing earlier is known."""
+
     def __init__(
         self,
         *,
@@ -505,14 +735,50 @@ class Usage(_message.Message):
         cache_read_tokens: _builtins.int = ...,
         cache_creation_tokens: _builtins.int = ...,
         uncached_tokens: _builtins.int = ...,
+        prompt_map: _abc.Iterable[Global___PromptRun] | None = ...,
+        first_divergence: Global___FirstDivergence | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["times", b"times"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["first_divergence", b"first_divergence", "times", b"times"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_creation_tokens", b"cache_creation_tokens", "cache_read_tokens", b"cache_read_tokens", "completion_tokens", b"completion_tokens", "embedding_hits", b"embedding_hits", "embedding_misses", b"embedding_misses", "images", b"images", "kv_transfer_bytes", b"kv_transfer_bytes", "prompt_tokens", b"prompt_tokens", "times", b"times", "uncached_tokens", b"uncached_tokens", "unique_images", b"unique_images", "visual_tokens", b"visual_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_creation_tokens", b"cache_creation_tokens", "cache_read_tokens", b"cache_read_tokens", "completion_tokens", b"completion_tokens", "embedding_hits", b"embedding_hits", "embedding_misses", b"embedding_misses", "first_divergence", b"first_divergence", "images", b"images", "kv_transfer_bytes", b"kv_transfer_bytes", "prompt_map", b"prompt_map", "prompt_tokens", b"prompt_tokens", "times", b"times", "uncached_tokens", b"uncached_tokens", "unique_images", b"unique_images", "visual_tokens", b"visual_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Usage: _TypeAlias = Usage  # noqa: Y015
+
+@_typing.final
+class PromptRun(_message.Message):
+    """PromptRun is a stretch of the prompt that is one picture, or text between pictures, and has one source."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TOKENS_FIELD_NUMBER: _builtins.int
+    SOURCE_FIELD_NUMBER: _builtins.int
+    IMAGE_ID_FIELD_NUMBER: _builtins.int
+    ENCODED_FIELD_NUMBER: _builtins.int
+    tokens: _builtins.int
+    """Its length."""
+    source: Global___PromptSource.ValueType
+    """Where its KV came from."""
+    image_id: _builtins.str
+    """Image id of the picture; empty for text."""
+    encoded: _builtins.bool
+    """True when the picture's embedding was computed for this request, false when it was there."""
+    def __init__(
+        self,
+        *,
+        tokens: _builtins.int = ...,
+        source: Global___PromptSource.ValueType = ...,
+        image_id: _builtins.str = ...,
+        encoded: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["encoded", b"encoded", "image_id", b"image_id", "source", b"source", "tokens", b"tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PromptRun: _TypeAlias = PromptRun  # noqa: Y015
 
 @_typing.final
 class KvLayout(_message.Message):
@@ -555,3 +821,51 @@ class KvLayout(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___KvLayout: _TypeAlias = KvLayout  # noqa: Y015
+
+@_typing.final
+class FirstDivergence(_message.Message):
+    """FirstDivergence compares a prompt with the previous turn of its session or, without a session, with the earlier
+    prompt that shares the longest beginning.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    TOKEN_POSITION_FIELD_NUMBER: _builtins.int
+    MESSAGE_INDEX_FIELD_NUMBER: _builtins.int
+    LOST_TOKENS_FIELD_NUMBER: _builtins.int
+    HINT_FIELD_NUMBER: _builtins.int
+    EARLIER_REQUEST_ID_FIELD_NUMBER: _builtins.int
+    TURN_FIELD_NUMBER: _builtins.int
+    kind: Global___DivergenceKind.ValueType
+    """Why they differ."""
+    token_position: _builtins.int
+    """First token of this prompt that is not the earlier one's; the length of the shorter one where none differs."""
+    message_index: _builtins.int
+    """The message in which they first differ, counted from 0."""
+    lost_tokens: _builtins.int
+    """Tokens that could have been read from the cache had the earlier prompt only been continued, and were not."""
+    hint: _builtins.str
+    """What to do about it, in one sentence; empty when there is nothing to do."""
+    earlier_request_id: _builtins.str
+    """The earlier request, by the router's own name."""
+    turn: _builtins.int
+    """Which turn of its session this is, from 1; 0 without a session."""
+    def __init__(
+        self,
+        *,
+        kind: Global___DivergenceKind.ValueType = ...,
+        token_position: _builtins.int = ...,
+        message_index: _builtins.int = ...,
+        lost_tokens: _builtins.int = ...,
+        hint: _builtins.str = ...,
+        earlier_request_id: _builtins.str = ...,
+        turn: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["earlier_request_id", b"earlier_request_id", "hint", b"hint", "kind", b"kind", "lost_tokens", b"lost_tokens", "message_index", b"message_index", "token_position", b"token_position", "turn", b"turn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FirstDivergence: _TypeAlias = FirstDivergence  # noqa: Y015

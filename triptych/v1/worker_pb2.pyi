@@ -3,8 +3,10 @@
 isort:skip_file
 What every worker answers about itself."""
 
+from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from triptych.v1 import types_pb2 as _types_pb2
 import builtins as _builtins
@@ -63,6 +65,10 @@ class WorkerInfo(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
     PREPROCESSING_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    MAX_SEQUENCES_FIELD_NUMBER: _builtins.int
+    DEGRADED_FIELD_NUMBER: _builtins.int
+    REPLICAS_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Random for every start of a process."""
     role: Global___WorkerRole.ValueType
@@ -83,9 +89,21 @@ class WorkerInfo(_message.Message):
     """KV blocks in its pool (prefill and decode)."""
     preprocessing_fingerprint: _builtins.str
     """Fingerprint of the image processor's settings (encoder)."""
+    max_sequences: _builtins.int
+    """Sequences it decodes together at most (decode); 0: unknown."""
+    metrics_address: _builtins.str
+    """Where `/metrics` is served over HTTP, host:port; empty when it is not."""
     @_builtins.property
     def layout(self) -> _types_pb2.KvLayout:
         """KV layout (prefill and decode)."""
+
+    @_builtins.property
+    def degraded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What does not work although the worker serves, one sentence each; empty when all is well."""
+
+    @_builtins.property
+    def replicas(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReplicaInfo]:
+        """Replicas behind this front that were heard of lately (encoder)."""
 
     def __init__(
         self,
@@ -101,14 +119,66 @@ class WorkerInfo(_message.Message):
         layout: _types_pb2.KvLayout | None = ...,
         num_blocks: _builtins.int = ...,
         preprocessing_fingerprint: _builtins.str = ...,
+        max_sequences: _builtins.int = ...,
+        degraded: _abc.Iterable[_builtins.str] | None = ...,
+        replicas: _abc.Iterable[Global___ReplicaInfo] | None = ...,
+        metrics_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "draining", b"draining", "dtype", b"dtype", "instance_id", b"instance_id", "layout", b"layout", "model", b"model", "model_fingerprint", b"model_fingerprint", "num_blocks", b"num_blocks", "preprocessing_fingerprint", b"preprocessing_fingerprint", "role", b"role", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "degraded", b"degraded", "draining", b"draining", "dtype", b"dtype", "instance_id", b"instance_id", "layout", b"layout", "max_sequences", b"max_sequences", "metrics_address", b"metrics_address", "model", b"model", "model_fingerprint", b"model_fingerprint", "num_blocks", b"num_blocks", "preprocessing_fingerprint", b"preprocessing_fingerprint", "replicas", b"replicas", "role", b"role", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkerInfo: _TypeAlias = WorkerInfo  # noqa: Y015
+
+@_typing.final
+class ReplicaInfo(_message.Message):
+    """ReplicaInfo is one replica of an encoder fleet."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REPLICA_ID_FIELD_NUMBER: _builtins.int
+    DEVICE_FIELD_NUMBER: _builtins.int
+    WEIGHTS_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    PEAK_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    PENDING_TOKENS_FIELD_NUMBER: _builtins.int
+    DEGRADED_FIELD_NUMBER: _builtins.int
+    replica_id: _builtins.str
+    """Random for every start of a replica."""
+    device: _builtins.str
+    """Device of its tower, for example "cpu" or "cuda:0 NVIDIA H200"."""
+    weights_bytes: _builtins.int
+    """Bytes of its weights."""
+    memory_bytes: _builtins.int
+    """Memory in use: the device's as torch counts it, on a CPU the process's resident memory."""
+    peak_memory_bytes: _builtins.int
+    """The most of it so far."""
+    pending_tokens: _builtins.int
+    """Visual tokens of accepted pictures that are not encoded yet."""
+    @_builtins.property
+    def degraded(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What does not work although the replica serves, one sentence each."""
+
+    def __init__(
+        self,
+        *,
+        replica_id: _builtins.str = ...,
+        device: _builtins.str = ...,
+        weights_bytes: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
+        peak_memory_bytes: _builtins.int = ...,
+        pending_tokens: _builtins.int = ...,
+        degraded: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["degraded", b"degraded", "device", b"device", "memory_bytes", b"memory_bytes", "peak_memory_bytes", b"peak_memory_bytes", "pending_tokens", b"pending_tokens", "replica_id", b"replica_id", "weights_bytes", b"weights_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReplicaInfo: _TypeAlias = ReplicaInfo  # noqa: Y015
 
 @_typing.final
 class GetInfoRequest(_message.Message):
@@ -247,3 +317,78 @@ class DrainResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
+
+@_typing.final
+class WatchCacheRequest(_message.Message):
+    """WatchCacheRequest opens a subscription."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchCacheRequest: _TypeAlias = WatchCacheRequest  # noqa: Y015
+
+@_typing.final
+class WatchCacheResponse(_message.Message):
+    """WatchCacheResponse is one step of a subscription."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SEQUENCE_FIELD_NUMBER: _builtins.int
+    SNAPSHOT_FIELD_NUMBER: _builtins.int
+    ADDED_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    LOAD_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
+    INSTANCE_IDS_FIELD_NUMBER: _builtins.int
+    sequence: _builtins.int
+    """Counts the responses of one subscription from 1; a gap means that something was lost."""
+    snapshot: _builtins.bool
+    """True when a new snapshot begins: everything known before is void. Its hashes follow as `added`, over several
+    responses when there are many. Besides the first one, it comes when a subscriber was too slow for the changes.
+    """
+    draining: _builtins.bool
+    """True once it takes no new work."""
+    @_builtins.property
+    def added(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Block hashes that can be found here from now on, 32 bytes each."""
+
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """Block hashes that are gone."""
+
+    @_builtins.property
+    def load(self) -> Global___GetLoadResponse:
+        """How busy the worker is now."""
+
+    @_builtins.property
+    def instance_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """With a snapshot: instance ids of the process that answers. Registry entries of this address under other ids are
+        those of a process that is gone.
+        """
+
+    def __init__(
+        self,
+        *,
+        sequence: _builtins.int = ...,
+        snapshot: _builtins.bool = ...,
+        added: _abc.Iterable[_builtins.bytes] | None = ...,
+        removed: _abc.Iterable[_builtins.bytes] | None = ...,
+        load: Global___GetLoadResponse | None = ...,
+        draining: _builtins.bool = ...,
+        instance_ids: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["load", b"load"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["added", b"added", "draining", b"draining", "instance_ids", b"instance_ids", "load", b"load", "removed", b"removed", "sequence", b"sequence", "snapshot", b"snapshot"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchCacheResponse: _TypeAlias = WatchCacheResponse  # noqa: Y015

@@ -50,6 +50,11 @@ class WorkerServiceStub:
                 request_serializer=triptych_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
                 response_deserializer=triptych_dot_v1_dot_worker__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.WatchCache = channel.unary_stream(
+                '/triptych.v1.WorkerService/WatchCache',
+                request_serializer=triptych_dot_v1_dot_worker__pb2.WatchCacheRequest.SerializeToString,
+                response_deserializer=triptych_dot_v1_dot_worker__pb2.WatchCacheResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -77,6 +82,14 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchCache(self, request, context):
+        """WatchCache tells which KV blocks can be found here by hash: first all of them, then every change, and the load at
+        least twice a second. It ends when the worker leaves. Workers without a KV pool tell their load only.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +107,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=triptych_dot_v1_dot_worker__pb2.DrainRequest.FromString,
                     response_serializer=triptych_dot_v1_dot_worker__pb2.DrainResponse.SerializeToString,
+            ),
+            'WatchCache': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchCache,
+                    request_deserializer=triptych_dot_v1_dot_worker__pb2.WatchCacheRequest.FromString,
+                    response_serializer=triptych_dot_v1_dot_worker__pb2.WatchCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -178,6 +196,33 @@ class WorkerService:
             '/triptych.v1.WorkerService/Drain',
             triptych_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
             triptych_dot_v1_dot_worker__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/triptych.v1.WorkerService/WatchCache',
+            triptych_dot_v1_dot_worker__pb2.WatchCacheRequest.SerializeToString,
+            triptych_dot_v1_dot_worker__pb2.WatchCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -39,6 +39,10 @@ class WorkerServiceStub:
     """GetLoad says how busy it is."""
     Drain: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]
     """Drain stops new work; running work ends normally. Calling it twice is harmless."""
+    WatchCache: _grpc.UnaryStreamMultiCallable[_worker_pb2.WatchCacheRequest, _worker_pb2.WatchCacheResponse]
+    """WatchCache tells which KV blocks can be found here by hash: first all of them, then every change, and the load at
+    least twice a second. It ends when the worker leaves. Workers without a KV pool tell their load only.
+    """
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -51,6 +55,10 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """GetLoad says how busy it is."""
     Drain: _aio.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]  # type: ignore[assignment]
     """Drain stops new work; running work ends normally. Calling it twice is harmless."""
+    WatchCache: _aio.UnaryStreamMultiCallable[_worker_pb2.WatchCacheRequest, _worker_pb2.WatchCacheResponse]  # type: ignore[assignment]
+    """WatchCache tells which KV blocks can be found here by hash: first all of them, then every change, and the load at
+    least twice a second. It ends when the worker leaves. Workers without a KV pool tell their load only.
+    """
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """WorkerService is served by encoder, prefill and decode alike."""
@@ -78,5 +86,15 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.DrainResponse, _abc.Awaitable[_worker_pb2.DrainResponse]]:
         """Drain stops new work; running work ends normally. Calling it twice is harmless."""
+
+    @_abc_1.abstractmethod
+    def WatchCache(
+        self,
+        request: _worker_pb2.WatchCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_worker_pb2.WatchCacheResponse], _abc.AsyncIterator[_worker_pb2.WatchCacheResponse]]:
+        """WatchCache tells which KV blocks can be found here by hash: first all of them, then every change, and the load at
+        least twice a second. It ends when the worker leaves. Workers without a KV pool tell their load only.
+        """
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -2,76 +2,49 @@
 
 from __future__ import annotations
 
-import asyncio
-import uuid
-from contextlib import aclosing
-from typing import Any
-
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 
-from services.router.caller import ANONYMOUS, Caller
-from services.router.generation import Generator
-from services.router.http.body import read_body
-from services.router.http.completion import Completion
-from services.router.http.convert import check_supported, to_generate
+from services.router.caller import Caller
+from services.router.grammars import Grammars
+from services.router.http.authentication import caller_of
+from services.router.http.completion import ChatForm
+from services.router.http.convert import chat_to_generate, check_chat
+from services.router.http.endpoint import Endpoint
+from services.router.http.formats import grammar_of
 from services.router.http.intake import Intake
-from services.router.http.schema import ChatRequest, parse_chat_request
-from services.router.http.streaming import Events, EventStream, until_disconnect
+from services.router.http.request_ids import request_id_of
+from services.router.http.schema import ChatRequest
 from services.router.tokenizer import Tokenizer
-from triptych.v1.router_pb2 import GenerateFinished, GenerateRequest
+from triptych.v1.router_pb2 import GenerateRequest
 
-REQUEST_ID = "x-request-id"
+SESSION_ID = "x-session-id"
 
 
 class Chat:
-    """The endpoint: OpenAI's request in, the shared generator, OpenAI's answer out."""
+    """The endpoint: OpenAI's request in, OpenAI's answer out."""
 
     def __init__(
-        self, model: str, generator: Generator, intake: Intake, tokenizer: Tokenizer, max_body: int, timeout_s: float
+        self, model: str, endpoint: Endpoint, intake: Intake, tokenizer: Tokenizer, grammars: Grammars
     ) -> None:
-        self._model, self._generator, self._intake = model, generator, intake
-        self._tokenizer, self._max_body, self._timeout_s = tokenizer, max_body, timeout_s
+        self._model, self._endpoint, self._intake = model, endpoint, intake
+        self._tokenizer, self._grammars = tokenizer, grammars
 
     async def complete(self, request: Request) -> Response:
-        """The answer, whole or as a stream."""
-        caller = Caller(ANONYMOUS, asyncio.get_running_loop().time() + self._timeout_s)
-        body = await read_body(request, self._max_body)
-        asked = await asyncio.to_thread(parse_chat_request, body)
-        check_supported(asked)
-        headers = {REQUEST_ID: request.headers.get(REQUEST_ID) or uuid.uuid4().hex}
-        completion = Completion(self._model, self._tokenizer, bool(asked.logprobs))
-        if asked.stream:
-            return EventStream(self._events(asked, completion, caller, headers[REQUEST_ID]), headers)
-        answer = self._whole(asked, completion, caller, headers[REQUEST_ID])
-        return JSONResponse(await until_disconnect(request.receive, answer), headers=headers)
+        """The answers, whole or as a stream."""
+        asked = await self._endpoint.read(request, ChatRequest)
+        asked.session_id = asked.session_id or request.headers.get(SESSION_ID)
+        check_chat(asked)
+        caller, request_id = caller_of(request), request_id_of(request)
 
-    async def _prepare(self, asked: ChatRequest, request_id: str) -> GenerateRequest:
-        return to_generate(asked, await self._intake.digests(asked), request_id)
+        async def prepare() -> GenerateRequest:
+            return await self._prepare(asked, caller, request_id)
 
-    async def _whole(self, asked: ChatRequest, completion: Completion, caller: Caller, request_id: str) -> Any:
-        deltas, finished = [], GenerateFinished()
-        generation = self._generator.generate(await self._prepare(asked, request_id), caller)
-        async with aclosing(generation) as responses:
-            async for response in responses:
-                if response.HasField("delta"):
-                    deltas.append(response.delta)
-                elif response.HasField("finished"):
-                    finished = response.finished
-        return completion.whole(deltas, finished)
+        form = ChatForm(self._model, self._tokenizer, bool(asked.logprobs))
+        return await self._endpoint.respond(request, asked, prepare, form)
 
-    async def _events(self, asked: ChatRequest, completion: Completion, caller: Caller, request_id: str) -> Events:
-        opened = False
-        generation = self._generator.generate(await self._prepare(asked, request_id), caller)
-        async with aclosing(generation) as responses:
-            async for response in responses:
-                # The status line waits for the first token: until then a failure can still be a proper error.
-                if not opened and not response.HasField("started"):
-                    opened = True
-                    yield completion.opening()
-                if response.HasField("delta") and (chunk := completion.delta(response.delta)):
-                    yield chunk
-                if response.HasField("finished"):
-                    yield completion.closing(response.finished)
-                    if asked.include_usage:
-                        yield completion.account(response.finished)
+    async def _prepare(self, asked: ChatRequest, caller: Caller, request_id: str) -> GenerateRequest:
+        if wanted := grammar_of(asked.response_format):
+            # Here and not only where it is used, so that an error names the field of this interface.
+            await self._grammars.check(*wanted)
+        return chat_to_generate(asked, await self._intake.digests(asked, caller), request_id)

@@ -9,11 +9,20 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse
+from starlette.types import Scope
 
-from triptych.errors import ImagesNotFoundError, InternalError, TriptychError
+from services.router.http.request_ids import REQUEST_ID, request_id_of
+from triptych.errors import ImagesNotFoundError, InternalError, RequestCancelledError, TriptychError
 
 log = logging.getLogger(__name__)
-_TYPES = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+DEFAULT_WAIT_S = 1
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+}
 
 
 def error_body(error: TriptychError) -> dict[str, Any]:
@@ -22,9 +31,11 @@ def error_body(error: TriptychError) -> dict[str, Any]:
 
 
 def error_response(error: TriptychError) -> JSONResponse:
-    """The error with its status; says when to come back where that is known."""
-    wait = error.retry_after_s
-    headers = {"retry-after": str(math.ceil(wait))} if wait else None
+    """The error with its status; where waiting helps it says how long, a second where nobody knows."""
+    wait = error.retry_after_s or (DEFAULT_WAIT_S if error.http_status in (429, 503) else 0)
+    headers = {"retry-after": str(math.ceil(wait))} if wait else {}
+    if error.http_status == 401:
+        headers["www-authenticate"] = "Bearer"
     return JSONResponse(error_body(error), error.http_status, headers)
 
 
@@ -36,9 +47,19 @@ def as_ours(error: Exception) -> TriptychError:
     return InternalError("internal error; see the server's log")
 
 
+def note_refusal(scope: Scope, error: Exception) -> None:
+    """Count a request that was refused, unless it was counted where it failed; who leaves was not refused."""
+    refused = isinstance(error, TriptychError) and not isinstance(error, RequestCancelledError)
+    if scope["method"] == "POST" and refused:
+        scope["app"].state.refused(error)
+
+
 async def on_error(request: Request, error: Exception) -> JSONResponse:
-    """Handler for errors that a route raised."""
-    return error_response(as_ours(error))
+    """Handler for errors that a route raised. One that nobody expected is answered outside of all middleware."""
+    note_refusal(request.scope, error)
+    response = error_response(as_ours(error))
+    response.headers[REQUEST_ID] = request_id_of(request)
+    return response
 
 
 async def on_http_exception(request: Request, error: Exception) -> JSONResponse:

@@ -1,20 +1,14 @@
-"""The body of a chat completion request, as far as it means something here; other fields are let through."""
+"""The bodies of requests, as far as they mean something here; other fields are let through."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from triptych.errors import InvalidArgumentError
-
-Count = Annotated[int, Field(ge=0, lt=2**32)]
-
-
-class Model(BaseModel):
-    """Fields we do not know are standard ones of another version, or of no consequence here."""
-
-    model_config = ConfigDict(extra="allow", protected_namespaces=())
+from services.router.http.formats import Format
+from services.router.http.model import Count, Model
+from services.router.http.tool_schema import CallSpec, NamedTool, ToolSpec
 
 
 class TextPart(Model):
@@ -38,7 +32,14 @@ class ImagePart(Model):
     image_url: ImageUrl
 
 
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+class RefusalPart(Model):
+    """What an earlier answer said instead of what was asked."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+Part = Annotated[TextPart | ImagePart | RefusalPart, Field(discriminator="type")]
 
 
 class ChatMessage(Model):
@@ -46,6 +47,8 @@ class ChatMessage(Model):
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: list[Part] = Field(default_factory=list)
+    tool_calls: list[CallSpec] | None = None
+    tool_call_id: str | None = None
 
     @field_validator("content", mode="before")
     @classmethod
@@ -61,32 +64,30 @@ class StreamOptions(Model):
     include_usage: bool | None = None
 
 
-class ChatRequest(Model):
-    """Names and meanings are OpenAI's; `top_k` and what follows are the extras known from vLLM, and our own."""
+class AnswerRequest(Model):
+    """How to answer, whatever the question. `top_k` and what follows are the extras known from vLLM, and our own."""
 
     model: str = ""
-    messages: list[ChatMessage]
     max_tokens: Count | None = None
-    max_completion_tokens: Count | None = None
     temperature: float | None = None
     top_p: float | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
     stop: str | list[str] | None = None
-    logprobs: bool | None = None
-    top_logprobs: Count | None = None
-    n: int | None = None
+    n: Annotated[Count, Field(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    response_format: dict[str, Any] | None = None
-    tool_choice: str | dict[str, Any] | None = None
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     stop_token_ids: list[Count] | None = None
     ignore_eos: bool | None = None
+    prompt_logprobs: Any = None
     cache_salt: str | None = None
+    session_id: str | None = None
+    prompt_map: bool | None = None
+    priority: Annotated[int, Field(ge=-8, le=8)] | None = None
 
     @property
     def include_usage(self) -> bool:
@@ -94,23 +95,40 @@ class ChatRequest(Model):
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
-def parse_chat_request(body: bytes) -> ChatRequest:
-    """The request; InvalidArgumentError naming the field at fault."""
-    try:
-        return ChatRequest.model_validate_json(body)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        param = _param(first["loc"])
-        raise InvalidArgumentError(f"{param or 'body'}: {first['msg']}", param=param or None) from None
+class ChatRequest(AnswerRequest):
+    """A conversation; names and meanings are OpenAI's."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: Annotated[Count, Field(ge=1)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Count | None = None
+    response_format: Format | None = None
+    tools: list[ToolSpec] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
 
-def _param(loc: tuple[int | str, ...]) -> str:
-    """The field's path as clients write it, without the names of alternatives that pydantic puts between."""
-    path = ""
-    for index, step in enumerate(loc):
-        after_part = index >= 2 and loc[index - 2] == "content"
-        if isinstance(step, int):
-            path += f"[{step}]"
-        elif not after_part and step != "str" and "[" not in step:
-            path += f".{step}" if path else step
-    return path
+class CompletionRequest(AnswerRequest):
+    """A raw prompt, the older form."""
+
+    prompt: str | list[str] | list[Count] | list[list[Count]]
+    echo: bool | None = None
+    suffix: str | None = None
+    best_of: Count | None = None
+    logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+
+
+class TokenizeRequest(Model):
+    """A text, or a conversation as a chat completion has it."""
+
+    model: str = ""
+    prompt: str | None = None
+    messages: list[ChatMessage] = Field(default_factory=list)
+    tools: list[ToolSpec] | None = None
+    cache_salt: str | None = None
+
+
+class DetokenizeRequest(Model):
+    """Tokens whose text is wanted."""
+
+    tokens: list[Count]

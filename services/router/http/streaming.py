@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import aclosing
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from services.router.http.errors import as_ours, error_body, error_response
+from services.router.http.errors import as_ours, error_body, error_response, note_refusal
 from triptych.errors import RequestCancelledError, TriptychError
 
 T = TypeVar("T")
@@ -42,8 +42,8 @@ async def _disconnected(receive: Receive) -> None:
 class EventStream(Response):
     """Sends `events`. A failure before the first one is an ordinary error response, a later one the last event."""
 
-    def __init__(self, events: Events, headers: Mapping[str, str]) -> None:
-        super().__init__(headers={"cache-control": "no-store", **headers}, media_type="text/event-stream")
+    def __init__(self, events: Events) -> None:
+        super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")
         self._events = events
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -58,6 +58,7 @@ class EventStream(Response):
             try:
                 first = await anext(events)
             except Exception as error:  # noqa: BLE001 - mapped, as everywhere at this edge
+                note_refusal(scope, error)
                 await error_response(as_ours(error))(scope, receive, send)
                 return
             await self._start(send)

@@ -1,0 +1,48 @@
+"""The metrics of one process, from all who have some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from common.metrics.series import PREFIX, Series, Source
+
+Family = CounterMetricFamily | GaugeMetricFamily
+
+
+class Metrics(Collector):
+    """Owns a registry of its own, so that several workers can live in one process.
+
+    `registry` takes histograms, which no source can give.
+    """
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._sources: list[Source] = []
+        self.registry.register(self)
+
+    def add(self, source: Source) -> None:
+        """Ask `source` each time somebody looks. Several may give the same series with other label values."""
+        self._sources.append(source)
+
+    def collect(self) -> Iterable[Family]:
+        """For `registry`: series of one name become one family."""
+        families: dict[str, Family] = {}
+        for source in self._sources:
+            for series in source():
+                family = families.setdefault(series.name, _family(series))
+                for labels, value in series.values.items():
+                    family.add_metric(labels, value)
+        return families.values()
+
+    def render(self) -> bytes:
+        """The text exposition format."""
+        return generate_latest(self.registry)
+
+
+def _family(series: Series) -> Family:
+    kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
+    return kind(PREFIX + series.name, series.text, labels=series.labels)

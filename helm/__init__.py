@@ -1,0 +1,1 @@
+"""The chart, and what writes its generated files."""

@@ -1,0 +1,152 @@
+"""Writes the Grafana dashboard: `python helm/dashboards.py`. A test compares it, and runs every query."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+FILE = Path(__file__).parent / "triptych" / "files" / "dashboards" / "triptych.json"
+WIDTH, HEIGHT = 8, 7
+Panel = tuple[str, str, list[tuple[str, str]]]
+
+# (title, unit, [(query, legend)]); a row of panels has one heading.
+ROWS: list[tuple[str, list[Panel]]] = [
+    (
+        "Requests",
+        [
+            ("Answers a second", "reqps", [("triptych:requests:rate5m", "{{status}}")]),
+            (
+                "First token",
+                "s",
+                [("triptych:first_token_seconds:p50", "p50"), ("triptych:first_token_seconds:p99", "p99")],
+            ),
+            ("Tokens a second", "short", [("triptych:completion_tokens:rate5m", "completion")]),
+            (
+                "Running and waiting",
+                "short",
+                [
+                    ("sum(triptych_router_running_requests)", "running"),
+                    ("sum(triptych_router_queued_requests)", "waiting"),
+                ],
+            ),
+            (
+                "Moved to other workers",
+                "reqps",
+                [("sum by (reason) (rate(triptych_router_retries_total[5m]))", "{{reason}}")],
+            ),
+            ("Turned away", "reqps", [("sum by (reason) (rate(triptych_router_shed_total[5m]))", "{{reason}}")]),
+        ],
+    ),
+    (
+        "KV prefix cache (weighted by tokens)",
+        [
+            (
+                "Read, written, neither",
+                "percentunit",
+                [
+                    ("triptych:kv_read_ratio:5m", "read"),
+                    ("triptych:kv_write_ratio:5m", "written"),
+                    ("triptych:kv_uncached_ratio:5m", "neither"),
+                ],
+            ),
+            ("Blocks", "short", [("sum by (job, state) (triptych_kv_blocks)", "{{job}} {{state}}")]),
+            (
+                "Preemptions",
+                "ops",
+                [("sum by (instance) (rate(triptych_worker_preemptions_total[5m]))", "{{instance}}")],
+            ),
+        ],
+    ),
+    (
+        "Embedding cache",
+        [
+            ("Hits of all needed", "percentunit", [("triptych:embedding_hit_ratio:5m", "hit")]),
+            (
+                "Where embeddings are found",
+                "ops",
+                [("sum by (stage, found) (rate(triptych_store_lookups_total[5m]))", "{{stage}}: {{found}}")],
+            ),
+            ("Store", "bytes", [("max(triptych_store_bytes)", "bytes")]),
+            ("Evicted", "ops", [("sum by (policy) (rate(triptych_store_evictions_total[5m]))", "{{policy}}")]),
+            ("Past the store", "ops", [("sum by (reason) (rate(triptych_encoder_direct_total[5m]))", "{{reason}}")]),
+            ("Waited for another encoder", "ops", [("sum(rate(triptych_store_waits_total[5m]))", "waits")]),
+        ],
+    ),
+    (
+        "Workers",
+        [
+            (
+                "Requests by stage",
+                "short",
+                [("sum by (stage, state) (triptych_worker_requests)", "{{stage}} {{state}}")],
+            ),
+            (
+                "Tokens to compute",
+                "short",
+                [
+                    ("sum by (stage) (triptych_worker_pending_tokens)", "{{stage}}"),
+                    ("sum(triptych_encoder_pending_tokens)", "encoder"),
+                ],
+            ),
+            (
+                "Visual tokens encoded a second",
+                "short",
+                [("sum(rate(triptych_encoder_visual_tokens_total[5m]))", "tokens")],
+            ),
+        ],
+    ),
+]
+
+
+def dashboard() -> dict[str, Any]:
+    """The dashboard's JSON."""
+    panels: list[dict[str, Any]] = []
+    top = 0
+    for heading, row in ROWS:
+        panels.append(
+            {"type": "row", "title": heading, "gridPos": {"x": 0, "y": top, "w": 24, "h": 1}, "id": len(panels)}
+        )
+        for index, panel in enumerate(row):
+            place = {"x": index % 3 * WIDTH, "y": top + 1 + index // 3 * HEIGHT, "w": WIDTH, "h": HEIGHT}
+            panels.append(_panel(panel, place, len(panels)))
+        top += 1 + -(-len(row) // 3) * HEIGHT
+    return {
+        "title": "Triptych",
+        "uid": "triptych",
+        "tags": ["triptych"],
+        "schemaVersion": 39,
+        "refresh": "30s",
+        "time": {"from": "now-1h", "to": "now"},
+        "templating": {"list": [{"name": "datasource", "type": "datasource", "query": "prometheus"}]},
+        "panels": panels,
+    }
+
+
+def _panel(panel: Panel, place: dict[str, int], number: int) -> dict[str, Any]:
+    title, unit, queries = panel
+    targets = [
+        {"expr": query, "legendFormat": legend, "refId": chr(65 + at)} for at, (query, legend) in enumerate(queries)
+    ]
+    source = {"type": "prometheus", "uid": "${datasource}"}
+    defaults = {"unit": unit, "min": 0}
+    field = {"defaults": defaults, "overrides": []}
+    return {
+        "type": "timeseries",
+        "title": title,
+        "id": number,
+        "gridPos": place,
+        "datasource": source,
+        "targets": targets,
+        "fieldConfig": field,
+    }
+
+
+def main() -> None:
+    """Write it."""
+    FILE.parent.mkdir(parents=True, exist_ok=True)
+    FILE.write_text(json.dumps(dashboard(), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,23 @@
+"""Whether Ray's object store fits into the shared memory of this host or container."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from triptych.errors import ConfigError
+
+SHARED = Path("/dev/shm")
+_MIB = 2**20
+
+
+def check_shared_memory(wanted: int, shared: Path = SHARED) -> None:
+    """ConfigError when `wanted` bytes are not free: Ray would go on with files on a disk, and be very slow."""
+    if not shared.is_dir():
+        return
+    free = shutil.disk_usage(shared).free
+    if free < wanted:
+        raise ConfigError(
+            f"object-store wants {wanted // _MIB} MiB of shared memory, but {shared} has {free // _MIB} MiB free: "
+            f"give the container more (docker run --shm-size={2 * wanted // _MIB}m, shm_size in compose)"
+        )

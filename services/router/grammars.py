@@ -1,0 +1,47 @@
+"""Checks the grammars of requests before any work is done, each text once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from common.grammar import Fault, Language, find_fault
+from common.grammar.language import PARAM
+from triptych.errors import InvalidArgumentError
+from triptych.v1 import types_pb2
+
+MAX_CACHED = 256
+
+
+class Grammars:
+    """What is known about the last grammars. Awaits a thread for a new one, so that only grammars wait for it."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Language, Fault | None] = OrderedDict()
+        # One at a time: hard ones must not take the threads that everybody needs.
+        self._turn = asyncio.Lock()
+
+    async def check(self, grammar: types_pb2.Grammar, param: str = "") -> None:
+        """InvalidArgumentError naming the part at fault, below `param`, the name of the request's field."""
+        language = Language.of(grammar)
+        param = param or f"{PARAM}.{language.kind}"
+        async with self._turn:
+            if language not in self._known:
+                self._keep(language, await asyncio.to_thread(_find, language, param))
+            fault = self._known[language]
+        if fault:
+            path = f"{param}.{fault.path}" if fault.path else param
+            raise InvalidArgumentError(f"{path}: {fault.message}", param=path)
+
+    def _keep(self, language: Language, fault: Fault | None) -> None:
+        self._known[language] = fault
+        while len(self._known) > MAX_CACHED:
+            self._known.popitem(last=False)
+
+
+def _find(language: Language, param: str) -> Fault | None:
+    try:
+        return find_fault(language)
+    except InvalidArgumentError as error:
+        error.param = param
+        raise

@@ -1,0 +1,45 @@
+"""What the endpoints that answer have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from services.router.caller import Caller
+from services.router.generation import Generator
+from services.router.http.answering import Form, Generation, chunks, whole
+from services.router.http.authentication import caller_of
+from services.router.http.body import read_body
+from services.router.http.model import Body, parse_body
+from services.router.http.schema import AnswerRequest
+from services.router.http.streaming import EventStream, until_disconnect
+from triptych.v1.router_pb2 import GenerateRequest
+
+Prepare = Callable[[], Awaitable[GenerateRequest]]
+
+
+class Endpoint:
+    """A body in, the shared generator, an answer out."""
+
+    def __init__(self, generator: Generator, max_body: int) -> None:
+        self.generator, self._max_body = generator, max_body
+
+    async def read(self, request: Request, kind: type[Body]) -> Body:
+        """The request's body; InvalidArgumentError naming the field at fault, PayloadTooLargeError."""
+        return await asyncio.to_thread(parse_body, kind, await read_body(request, self._max_body))
+
+    async def respond(self, request: Request, asked: AnswerRequest, prepare: Prepare, form: Form) -> Response:
+        """The answers to what `prepare` gives, whole or as a stream. All work ends when the client leaves."""
+        generation = self._generate(prepare, caller_of(request))
+        if asked.stream:
+            return EventStream(chunks(generation, form, asked.include_usage))
+        return JSONResponse(await until_disconnect(request.receive, whole(generation, form)))
+
+    async def _generate(self, prepare: Prepare, caller: Caller) -> Generation:
+        async with aclosing(self.generator.generate(await prepare(), caller)) as responses:
+            async for response in responses:
+                yield response

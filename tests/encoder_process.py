@@ -1,0 +1,82 @@
+"""The encoder as a process of its own, and calls to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import psutil
+
+from tests.valkey import free_port
+from triptych.status import rpc_errors
+from triptych.v1 import encoder_pb2, encoder_pb2_grpc, worker_pb2, worker_pb2_grpc
+
+START_S = 120
+
+
+class Encoder:
+    """`python -m services.encoder` with everything it writes in one directory."""
+
+    def __init__(self, model: Path, redis_url: str, directory: Path, *more: str) -> None:
+        self.port = free_port()
+        self.log = directory / "log"
+        self.temporary = directory / "tmp"
+        self.temporary.mkdir(parents=True)
+        environment = os.environ | {"TMPDIR": str(self.temporary), "HOME": str(directory)}
+        flags = ["--model", str(model), "--redis-url", redis_url, "--port", str(self.port), *more]
+        command = [sys.executable, "-m", "services.encoder", *flags]
+        with self.log.open("wb") as log:
+            self.process = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    def text(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, line: str) -> None:
+        deadline = time.monotonic() + START_S
+        while line not in self.text():
+            assert self.process.poll() is None, self.text()
+            assert time.monotonic() < deadline, self.text()
+            time.sleep(0.05)
+
+    def replicas(self) -> list[psutil.Process]:
+        """Ray's processes that run our code, those included that are still starting."""
+        return [child for child in self.process.children(recursive=True) if "ServeReplica" in _command(child)]
+
+    def stop(self) -> int:
+        """SIGTERM, and the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return int(self.process.wait(START_S))
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+async def encode(channel: grpc.aio.Channel, *images: encoder_pb2.EncodeImage) -> list[encoder_pb2.EncodeResponse]:
+    stub = encoder_pb2_grpc.EncoderServiceStub(channel)
+    with rpc_errors("encoder"):
+        return [response async for response in stub.Encode(encoder_pb2.EncodeRequest(images=images), timeout=START_S)]
+
+
+async def load(channel: grpc.aio.Channel) -> worker_pb2.GetLoadResponse:
+    return await worker_pb2_grpc.WorkerServiceStub(channel).GetLoad(worker_pb2.GetLoadRequest())
+
+
+async def idle(channel: grpc.aio.Channel) -> None:
+    async with asyncio.timeout(30):
+        while (await load(channel)) != worker_pb2.GetLoadResponse():  # noqa: ASYNC110 nothing tells us
+            await asyncio.sleep(0.05)

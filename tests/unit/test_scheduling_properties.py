@@ -1,0 +1,206 @@
+"""Schedulers under random events: nobody waits for ever, no block is lost, and no complete block is written again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from common.engine.blocks import BlockPool
+from common.engine.chunking import cut_before
+from common.engine.prefix_cache import PrefixCache
+from common.engine.sampling import SamplingParams
+from common.engine.sequence import Sequence
+from common.families.base import ImageSpan, Positions
+from common.identity.blocks import BlockChain, KeyedSpan
+from common.worker.blocks import SequenceBlocks
+from services.decode.job import Job as DecodeJob
+from services.decode.scheduler import DecodeScheduler
+from services.prefill.job import Job as PrefillJob
+from services.prefill.scheduler import PrefillScheduler
+from tests.unit.test_worker_scheduling import ParkingTwin, SilentDelivery
+from triptych.errors import ContextLengthError, InternalError, ResourceExhaustedError
+
+BLOCK = 4
+POOL = 8
+
+
+def chained(kind: int, length: int, max_tokens: int, spans: tuple[ImageSpan, ...] = ()) -> Sequence:
+    """A sequence that shares all full blocks with others of its kind."""
+    positions = Positions(np.arange(length, dtype=np.int64)[None], length)
+    keyed = [KeyedSpan(span.offset, span.length, "ab" * 32) for span in spans]
+    chain = BlockChain(b"root", BLOCK, keyed)
+    params = SamplingParams(max_tokens=max_tokens, temperature=0)
+    return Sequence("r", [kind] * length, positions, params, spans, whole_images=bool(spans), chain=chain)
+
+
+class DecodeMachine(RuleBasedStateMachine):
+    """Requests of a few kinds come, get their KV, step, are cancelled in every state, and all end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = SequenceBlocks(PrefixCache(BlockPool(POOL)), BLOCK)
+        self.decode = DecodeScheduler(self.blocks, ParkingTwin(1), max_waiting=3, max_running=4, watermark=1)
+        self.reserved: list[DecodeJob] = []
+        self.known: list[DecodeJob] = []
+
+    @rule(kind=st.integers(1, 2), length=st.integers(1, 40), max_tokens=st.integers(1, 24))
+    def submit(self, kind: int, length: int, max_tokens: int) -> None:
+        job = DecodeJob(chained(kind, length, max_tokens))
+        try:
+            self.decode.submit(job)
+        except ContextLengthError:
+            assert length + max_tokens > POOL * BLOCK
+        except ResourceExhaustedError:
+            assert self.decode.num_waiting == 3
+        else:
+            self.known.append(job)
+
+    @rule()
+    def admit(self) -> None:
+        self.reserved += self.decode.admit()
+
+    @precondition(lambda self: self.reserved)
+    @rule(data=st.data())
+    def kv_arrives(self, data: st.DataObject) -> None:
+        self.arrive(data.draw(st.sampled_from(self.reserved)))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), during_step=st.booleans())
+    def give_up(self, data: st.DataObject, during_step: bool) -> None:
+        job = data.draw(st.sampled_from(self.known))
+        if during_step:
+            self.decode.begin_step()
+        self.end(job)
+        if during_step:
+            self.decode.end_step()
+
+    @rule()
+    def step(self) -> None:
+        batch = self.decode.begin_step()
+        self.decode.validate()
+        for job in batch:
+            job.sequence.num_computed += 1
+        self.decode.end_step()
+        for job in batch:
+            self.advance(job, job.sequence.num_computed - 1)
+
+    @invariant()
+    def books_balance(self) -> None:
+        self.decode.validate()
+
+    def teardown(self) -> None:
+        """Whatever happened, all that is left comes to its end: no deadlock."""
+        for _ in range(400):
+            if not self.decode.num_admitted + self.decode.num_waiting:
+                break
+            self.admit()
+            for job in list(self.reserved):
+                self.arrive(job)
+            self.step()
+        assert self.decode.num_admitted + self.decode.num_waiting == 0
+        assert self.blocks.cache.num_in_use == 0
+
+    def arrive(self, job: DecodeJob) -> None:
+        self.reserved.remove(job)
+        held, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_given
+        self.decode.activate(job)
+        self.advance(job, held)
+
+    def advance(self, job: DecodeJob, since: int) -> None:
+        self.blocks.publish(job.sequence, since)
+        job.sequence.append(3)
+        if job.sequence.num_outputs >= job.sequence.params.max_tokens:
+            self.end(job)
+
+    def end(self, job: DecodeJob) -> None:
+        self.decode.release(job)
+        for jobs in (self.known, self.reserved):
+            if job in jobs:
+                jobs.remove(job)
+
+
+TestDecodeScheduler = DecodeMachine.TestCase
+TestDecodeScheduler.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+
+
+def run_to_first_token(blocks: SequenceBlocks, decode: DecodeScheduler, job: DecodeJob) -> None:
+    decode.submit(job)
+    assert decode.admit() == [job]
+    held, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_given
+    decode.activate(job)
+    blocks.publish(job.sequence, held)
+    job.sequence.append(3)
+
+
+def test_siblings_hold_the_blocks_of_their_prompt_once() -> None:
+    """n = 3 with a prompt of three full blocks and one token: three shared blocks, and one each."""
+    blocks = SequenceBlocks(PrefixCache(BlockPool(POOL)), BLOCK)
+    decode = DecodeScheduler(blocks, ParkingTwin(), max_waiting=3, max_running=4, watermark=0)
+    jobs = [DecodeJob(chained(1, 3 * BLOCK + 1, 8)) for _ in range(3)]
+    for job in jobs:
+        run_to_first_token(blocks, decode, job)
+    assert blocks.cache.num_in_use == 3 + 3
+    assert len({tuple(job.sequence.block_table[:3]) for job in jobs}) == 1
+    decode.validate()
+
+
+def test_writing_into_a_shared_block_is_found() -> None:
+    blocks = SequenceBlocks(PrefixCache(BlockPool(POOL)), BLOCK)
+    decode = DecodeScheduler(blocks, ParkingTwin(), max_waiting=3, max_running=4, watermark=0)
+    first, second = (DecodeJob(chained(1, 2 * BLOCK + 1, 8)) for _ in range(2))
+    for job in (first, second):
+        run_to_first_token(blocks, decode, job)
+    second.sequence.num_computed = BLOCK
+    with pytest.raises(InternalError, match="shared and not complete"):
+        decode.validate()
+
+
+@pytest.mark.parametrize("offset", range(10))
+def test_a_reused_prefix_never_ends_inside_an_image_kept_whole(offset: int) -> None:
+    span = ImageSpan(offset, 2 * BLOCK + 1, (3, 3))
+    blocks = SequenceBlocks(PrefixCache(BlockPool(POOL)), BLOCK)
+    decode = DecodeScheduler(blocks, ParkingTwin(), max_waiting=3, max_running=4, watermark=0)
+    job = DecodeJob(chained(1, 3 * BLOCK, 8, (span,)))
+    run_to_first_token(blocks, decode, job)
+    decode.release(job)
+    again = chained(1, 3 * BLOCK + 1, 8, (span,))
+    blocks.admit(again, again.num_given, again.num_given - 1)
+    assert again.num_computed == min(3 * BLOCK, cut_before(3 * BLOCK, [span]) // BLOCK * BLOCK)
+    blocks.free(again)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, POOL * BLOCK), st.booleans()), min_size=1, max_size=8),
+    st.integers(1, 20),
+    st.integers(0, 3),
+)
+@settings(max_examples=60, deadline=None)
+async def test_every_prompt_is_computed_whatever_comes_together(
+    prompts: list[tuple[int, bool]], step_tokens: int, late: int
+) -> None:
+    """Prompts with or without an image kept whole that is ready `late` steps after them; the pool holds one of them."""
+    blocks = SequenceBlocks(PrefixCache(BlockPool(POOL)), BLOCK)
+    prefill = PrefillScheduler(blocks, step_tokens, max_waiting=8)
+    jobs = []
+    for length, pictured in prompts:
+        spans = (ImageSpan(length // 3, max(1, length // 3), (1, 1)),) if pictured else ()
+        jobs.append(PrefillJob(chained(1 + pictured, length, 1, spans), SilentDelivery()))
+        prefill.submit(jobs[-1])
+    for step in range(8 * POOL * BLOCK + late):
+        for job in jobs:
+            job.images = [{} if step >= late else None for _ in job.images]
+        for job, count in prefill.plan():
+            assert count > 0
+            job.sequence.num_computed += count
+            blocks.publish(job.sequence, job.sequence.num_computed - count)
+        prefill.validate()
+        for job in [each for each in jobs if each.computed]:
+            prefill.release(job)
+            jobs.remove(job)
+        if not jobs:
+            break
+    assert not jobs
+    assert blocks.cache.num_in_use == 0

@@ -1,0 +1,28 @@
+"""Conversations whose prompts stay cacheable: an append-only log, and policies that say what of it is sent."""
+
+from triptych.conversation.aio import AsyncConversation, AsyncTurnStream
+from triptych.conversation.blocking import Conversation, TurnStream
+from triptych.conversation.log import Description, Log, Summary, first_change
+from triptych.conversation.policy import AppendOnly, Need, Policy, PrefixWarning, Writer
+from triptych.conversation.references import ImageReferences
+from triptych.conversation.rollover import RollOver
+from triptych.conversation.window import ImageWindow
+
+__all__ = [
+    "AppendOnly",
+    "AsyncConversation",
+    "AsyncTurnStream",
+    "Conversation",
+    "Description",
+    "ImageReferences",
+    "ImageWindow",
+    "Log",
+    "Need",
+    "Policy",
+    "PrefixWarning",
+    "RollOver",
+    "Summary",
+    "TurnStream",
+    "Writer",
+    "first_change",
+]

@@ -1,0 +1,95 @@
+"""Requests as the linter sees them: tools in canonical spelling, messages as roles and parts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from triptych.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture by its URL; `identity` is equal for equal pixels where those could be compared."""
+
+    url: str
+    detail: str
+    identity: str
+
+
+Part = str | Picture
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """One message; calls of tools count as text."""
+
+    role: str
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        """All its text."""
+        return "".join(part for part in self.parts if isinstance(part, str))
+
+    @property
+    def pictures(self) -> list[Picture]:
+        """Its pictures in order."""
+        return [part for part in self.parts if isinstance(part, Picture)]
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: each tool as it was spelled, and the messages."""
+
+    tools: tuple[str, ...]
+    messages: tuple[Said, ...]
+
+
+def read_asked(request: Any, identities: Mapping[str, str]) -> Asked:
+    """The request; InvalidArgumentError when it is none. `identities` names the pixels of picture URLs."""
+    if not isinstance(request, Mapping) or not isinstance(request.get("messages"), Sequence):
+        raise InvalidArgumentError("a request is a JSON object with a list of messages", param="messages")
+    tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in request.get("tools") or ())
+    return Asked(tools, tuple(_said(message, identities) for message in request["messages"]))
+
+
+def picture_urls(request: Any) -> set[str]:
+    """The URLs of all pictures."""
+    return {picture.url for said in read_asked(request, {}).messages for picture in said.pictures}
+
+
+def canonical(text: str) -> str:
+    """JSON in one spelling; the text itself when it is none."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
+    except ValueError:
+        return text
+
+
+def tool_name(tool: str) -> str:
+    """The function's name, or the tool's type."""
+    found = json.loads(tool)
+    function = found.get("function", found) if isinstance(found, dict) else {}
+    return str(function.get("name", found)) if isinstance(function, dict) else str(found)
+
+
+def _said(message: Any, identities: Mapping[str, str]) -> Said:
+    if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+        raise InvalidArgumentError("a message is a JSON object with a role", param="messages")
+    content = message.get("content") or ()
+    parts = [content] if isinstance(content, str) else [_part(part, identities) for part in content]
+    parts += [json.dumps(call, ensure_ascii=False) for call in message.get("tool_calls") or ()]
+    role = "system" if message["role"] == "developer" else message["role"]
+    return Said(role, tuple(parts))
+
+
+def _part(part: Any, identities: Mapping[str, str]) -> Part:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return text
+        case {"type": "image_url", "image_url": {"url": str(url), **rest}}:
+            return Picture(url, str(rest.get("detail") or ""), identities.get(url, url))
+    return json.dumps(part, ensure_ascii=False)
