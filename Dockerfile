@@ -4,33 +4,32 @@
 # comes from the node's container runtime.
 ARG BASE=python:3.11-slim-bookworm
 
-FROM ${BASE} AS source
+# What the project depends on, without its code: a changed line of code installs nothing anew.
+FROM ${BASE} AS build
+ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
 COPY pyproject.toml requirements.lock README.md LICENSE ./
+COPY triptych/version.py ./triptych/
+RUN python -m venv --without-pip /opt/triptych
+
+# Compiled code stays: the root is read-only, so no container could keep what it compiles at its start.
+FROM build AS needs-router
+RUN python -m pip --python /opt/triptych/bin/python install -c requirements.lock '.[router]'
+
+# Where a build of torch without CUDA is found; empty: only the package index.
+FROM build AS needs-worker
+ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
+RUN python -m pip --python /opt/triptych/bin/python install -c requirements.lock \
+        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} '.[worker]'
+
+FROM needs-worker AS needs-encoder
+RUN python -m pip --python /opt/triptych/bin/python install -c requirements.lock '.[encoder]'
+
+FROM build AS code
 COPY triptych ./triptych
 COPY common ./common
 COPY services ./services
-
-FROM source AS build
-ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
-RUN python -m venv --without-pip /opt/triptych
-
-FROM build AS build-router
-RUN python -m pip --python /opt/triptych/bin/python install -c requirements.lock '.[router]' \
-    && find /opt/triptych -name __pycache__ -prune -exec rm -rf {} +
-
-# Where a build of torch without CUDA is found; empty: only the package index.
-FROM build AS build-worker
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN python -m pip --python /opt/triptych/bin/python install -c requirements.lock \
-        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} '.[worker]' \
-    && find /opt/triptych -name __pycache__ -prune -exec rm -rf {} +
-
-FROM build AS build-encoder
-ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
-RUN python -m pip --python /opt/triptych/bin/python install -c requirements.lock \
-        ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} '.[encoder]' \
-    && find /opt/triptych -name __pycache__ -prune -exec rm -rf {} +
+RUN python -m pip wheel --no-deps --wheel-dir /wheel .
 
 FROM ${BASE} AS base
 RUN groupadd --gid 10001 triptych \
@@ -38,22 +37,31 @@ RUN groupadd --gid 10001 triptych \
 ENV PATH=/opt/triptych/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PYTHONSAFEPATH=1 \
     HF_HUB_OFFLINE=1 OMP_WAIT_POLICY=PASSIVE RAY_USAGE_STATS_ENABLED=0 HOME=/tmp
 WORKDIR /tmp
-USER 10001:10001
 EXPOSE 50051
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 CMD ["triptych", "probe", "127.0.0.1:50051"]
 
+# The project itself is a layer of its own on top of what it needs.
 FROM base AS router
-COPY --from=build-router /opt/triptych /opt/triptych
+COPY --from=needs-router /opt/triptych /opt/triptych
+COPY --from=code /wheel /wheel
+RUN python -m pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
+USER 10001:10001
 EXPOSE 8000
 CMD ["python", "-P", "-m", "services.router"]
 
 FROM base AS encoder
-COPY --from=build-encoder /opt/triptych /opt/triptych
+COPY --from=needs-encoder /opt/triptych /opt/triptych
+COPY --from=code /wheel /wheel
+RUN python -m pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
+USER 10001:10001
 EXPOSE 9090
 CMD ["python", "-P", "-m", "services.encoder"]
 
 FROM base AS worker
-COPY --from=build-worker /opt/triptych /opt/triptych
+COPY --from=needs-worker /opt/triptych /opt/triptych
+COPY --from=code /wheel /wheel
+RUN python -m pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
+USER 10001:10001
 EXPOSE 9090
 CMD ["python", "-P", "-m", "services.decode"]

@@ -29,7 +29,7 @@ up: setup ## Start a cluster on this machine and keep it running
 	triptych up $(ARGS)
 
 test: setup ## All tests; ARGS="-k name" chooses
-	python -m pytest -n $(JOBS) --dist loadfile $(ARGS)
+	python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 lint: setup ## Style, types, import rules, contract
 	ruff check $(CODE)

@@ -9,6 +9,7 @@ import grpc
 
 from benchmarks.kv_child import Child
 from benchmarks.kv_receiver import LAYOUT, MIB, SINK, cache_of
+from common.kv.paths import INLINE_BYTES
 from common.kv.payload import SlabData, checksum
 from common.kv.staging import Staging
 from common.kv.wire import CHUNK_BYTES, Slab, cut
@@ -20,7 +21,7 @@ ROUNDS = 5
 async def over_bare_stream(child: Child, channels: Channels, size_mib: int) -> float:
     """Seconds to move the bytes through a gRPC stream that does nothing with them, and hear that they are there."""
     call: grpc.aio.StreamStreamCall[bytes, bytes] = channels.get(child.ticket().address).stream_stream(SINK)()
-    chunk = bytes(min(CHUNK_BYTES, size_mib * MIB))
+    chunk = bytes(min(INLINE_BYTES, size_mib * MIB))
     begin = time.perf_counter()
     for _ in range(size_mib * MIB // len(chunk)):
         await call.write(chunk)

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 # Before torch is loaded anywhere: two spinning thread pools on the same cores are thirty times slower than one.
@@ -33,11 +34,26 @@ settings.load_profile("ci" if os.environ.get("CI") else "home")
 LASTING = "multiprocessing.resource_tracker"
 
 
+# What takes longest begins first, so that no process is left with it at the end.
+ORDER = ("e2e", "fault", "integration", "contract", "deploy", "unit")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every asyncio test is checked for leaked tasks, after all its other fixtures are gone."""
+    """Every asyncio test is checked for leaked tasks, after all its other fixtures are gone.
+
+    With several processes the tests of a file share one, and so do those of a folder that shares a cluster.
+    """
+    items.sort(key=lambda item: ORDER.index(_kind(item)) if _kind(item) in ORDER else len(ORDER))
     for item in items:
+        item.add_marker(
+            pytest.mark.xdist_group(item.path.parent.name if "served" in item.path.parts else item.path.stem)
+        )
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "no_tasks_left")
+
+
+def _kind(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 @pytest.fixture

@@ -31,9 +31,9 @@ class GenerateOptions(TypedDict, total=False):
     """Options of one request; those up to `top_logprobs` are fields of `SamplingParams` and explained there.
 
     `stop` ends the answer before any of these strings, `request_id` is echoed, `session_id` groups the turns of a
-    conversation, `cache_salt` separates the caches, `prompt_map` asks for `Usage.prompt_map`, `priority` (-8 to 8)
-    decides who goes first among one tenant's waiting requests. `timeout_s` (seconds)
-    bounds the whole request, uploads and retries included. None means: not set.
+    conversation, `context_policy` tells the metrics how it was cut to what is sent, `cache_salt` separates the caches,
+    `prompt_map` asks for `Usage.prompt_map`, `priority` (-8 to 8) decides who goes first among one tenant's waiting
+    requests. `timeout_s` (seconds) bounds the whole request, uploads and retries included. None means: not set.
 
     `n` answers are wanted. `tools` are functions that the model may call, each a `Tool` or a dict as the OpenAI API
     has it; `tool_choice` is "auto", "none", "required" or a function's name. `json_schema` (an object or its text),
@@ -55,6 +55,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str] | None
     request_id: str | None
     session_id: str | None
+    context_policy: str | None
     cache_salt: str | None
     priority: int | None
     prompt_map: bool | None

@@ -8,7 +8,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from common.metrics.build import show_build
 from common.metrics.series import PREFIX, Series, Source
+from common.metrics.stages import StageTimes
 
 Family = CounterMetricFamily | GaugeMetricFamily
 
@@ -16,12 +18,14 @@ Family = CounterMetricFamily | GaugeMetricFamily
 class Metrics(Collector):
     """Owns a registry of its own, so that several workers can live in one process.
 
-    `registry` takes histograms, which no source can give.
+    `registry` takes histograms, which no source can give; `stages` is the one that stages share.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._sources: list[Source] = []
+        self.stages = StageTimes(self.registry)
+        show_build(self.registry)
         self.registry.register(self)
 
     def add(self, source: Source) -> None:

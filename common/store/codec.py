@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from ctypes import Array, c_ubyte
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -76,7 +76,7 @@ def unpack(key: str, value: bytes, rows: int | None = None, checksum: bytes | No
         raise BadValueError("checksum")
     header, start = _header(value[:HEAD_BYTES])
     header.pop("__metadata__")
-    data = _borrowed(value, start)
+    data = np.asarray(_Borrowed(value, start))
     try:
         return {name: _tensor(data, **tensor) for name, tensor in header.items()}
     except (TypeError, KeyError, ValueError, RuntimeError) as exc:
@@ -89,15 +89,21 @@ def _bytes(tensor: Tensor) -> memoryview:
     return data
 
 
-def _borrowed(value: bytes, start: int) -> Array[c_ubyte]:
-    # torch wants memory that may be written to; nobody writes, so the copy into fresh memory, which takes longer than
-    # the checksum, is saved.
-    data = (c_ubyte * (len(value) - start)).from_address(np.frombuffer(value, np.uint8).ctypes.data + start)
-    vars(data)["owner"] = value
-    return data
+class _Borrowed:
+    """Memory of a `bytes` object under numpy's protocol, said to be writable, and kept alive by whoever uses it.
+
+    torch wants memory that may be written to. Nobody writes; so the copy into fresh memory, which takes longer than the
+    checksum, is saved.
+    """
+
+    def __init__(self, value: bytes, start: int) -> None:
+        self._owner = value
+        address = np.frombuffer(value, np.uint8).ctypes.data + start
+        shape = (len(value) - start,)
+        self.__array_interface__ = {"data": (address, False), "shape": shape, "typestr": "|u1", "version": 3}
 
 
-def _tensor(data: Array[c_ubyte], dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Tensor:
+def _tensor(data: npt.NDArray[np.uint8], dtype: str, shape: list[int], data_offsets: tuple[int, int]) -> Tensor:
     kind = _DTYPES[dtype]
     start, end = data_offsets
     count = math.prod(shape)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from opentelemetry import trace
 from opentelemetry.context import attach
+from opentelemetry.trace import Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 _W3C = TraceContextTextMapPropagator()
@@ -12,10 +14,13 @@ _FIELDS = frozenset(_W3C.fields)
 Metadata = tuple[tuple[str, str], ...]
 
 
-def outgoing() -> Metadata:
-    """Metadata that lets the called service go on with the caller's trace; empty outside any trace."""
+def outgoing(below: Span | None = None) -> Metadata:
+    """Metadata that lets the called service go on with the trace, by default below the current span.
+
+    Empty outside any trace.
+    """
     carrier: dict[str, str] = {}
-    _W3C.inject(carrier)
+    _W3C.inject(carrier, None if below is None else trace.set_span_in_context(below))
     return tuple(carrier.items())
 
 

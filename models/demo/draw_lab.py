@@ -10,12 +10,14 @@ import random
 from pathlib import Path
 from typing import Any
 
+from models.training.dialogues import SMALL_TALK
 from models.training.questions import ask_shape, ask_word
 from models.training.scenes import COLOURS, SHAPES, Scene, Thing, draw
 
 FOLDER = Path(__file__).parent / "lab"
 PICTURES = 16
 SYSTEM = "Answer briefly."
+OPENING = [["Hello!", SMALL_TALK["Hello!"]], ["What can you do?", SMALL_TALK["What can you do?"]]]
 
 
 def scene(index: int) -> Scene:
@@ -49,7 +51,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     for index in range(PICTURES):
         draw(scene(index)).save(FOLDER / f"{index + 1:02}.png")
-    material = {"system": SYSTEM, "items": [entry(index) for index in range(PICTURES)]}
+    material = {"system": SYSTEM, "opening": OPENING, "items": [entry(index) for index in range(PICTURES)]}
     (FOLDER / "material.json").write_text(json.dumps(material, indent=1) + "\n")
 
 

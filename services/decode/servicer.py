@@ -10,10 +10,12 @@ import grpc
 from common.engine.sampler import SampledToken
 from common.kv.reservations import Reservation
 from common.kv.wire import layout_to_proto
+from common.tracing import held
 from common.worker.process import Site
 from common.worker.prompts import prepare_grammar, to_generated
 from services.decode.engine import DecodeEngine
 from services.decode.job import FinishReason
+from services.decode.progress import Progress
 from triptych.v1 import decode_pb2, decode_pb2_grpc, kv_pb2, types_pb2
 
 FULL_NAME = "triptych.v1.DecodeService"
@@ -31,15 +33,19 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         self, request: decode_pb2.DecodeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """Ticket, tokens, finish; everything is freed however the call ends."""
-        await prepare_grammar(request.sampling, self._site.parts)
-        job = self._engine.submit(request)
-        # Also when the call dies while a message is being written, where the generator itself is not told.
-        context.add_done_callback(lambda _: self._engine.release(job))  # type: ignore[arg-type]  # the stub's own type
-        try:
-            async for event in job.events():
-                yield self._response(event)
-        finally:
-            self._engine.release(job)
+        about = {"request_id": request.request_id, "prompt_tokens": len(request.prompt.token_ids)}
+        with held("decode", **about) as current:
+            await prepare_grammar(request.sampling, self._site.parts)
+            job, progress = self._engine.submit(request), Progress(current)
+            # Also when the call dies while a message is being written, where the generator itself is not told.
+            context.add_done_callback(lambda _: self._engine.release(job))  # type: ignore[arg-type]  # the stub's type
+            try:
+                async for event in job.events():
+                    progress.note(event)
+                    yield self._response(event)
+            finally:
+                self._engine.release(job)
+                progress.close()
 
     def _response(self, event: Reservation | SampledToken | FinishReason) -> decode_pb2.DecodeResponse:
         if isinstance(event, Reservation):

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from common.tracing import Span, held, inside, span
 from services.encoder.book import ReplicaBook
 from services.encoder.desk import CHUNK_BYTES, Desk, picture_name
 from services.encoder.load import Load
@@ -39,15 +40,16 @@ class EncoderServicer(encoder_pb2_grpc.EncoderServiceServicer):
         """One response per picture; the first failure ends the call and cancels the rest."""
         tasks = [self._with_data(task) for task in to_tasks(request)]
         self._load.admit(tasks)
-        running = {self._begin(task) for task in tasks}
-        # Also when the call dies while a response is being written, where this generator is not told.
-        context.add_done_callback(lambda _: _cancel(running))  # type: ignore[arg-type]  # the stub's own type
-        try:
-            for ready in asyncio.as_completed(running):
-                yield to_response(await ready)
-        finally:
-            _cancel(running)
-            self._load.finish()
+        with held("encode call", request_id=request.request_id, pictures=len(tasks)) as current:
+            running = {self._begin(task, current) for task in tasks}
+            # Also when the call dies while a response is being written, where this generator is not told.
+            context.add_done_callback(lambda _: _cancel(running))  # type: ignore[arg-type]  # the stub's own type
+            try:
+                for ready in asyncio.as_completed(running):
+                    yield to_response(await ready)
+            finally:
+                _cancel(running)
+                self._load.finish()
 
     async def FetchEmbedding(
         self, request: encoder_pb2.FetchEmbeddingRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -79,14 +81,17 @@ class EncoderServicer(encoder_pb2_grpc.EncoderServiceServicer):
     def _with_data(self, task: Task) -> Task:
         return replace(task, data=self._desk.pictures.get(picture_name(task.cache_scope, task.image_id)))
 
-    def _begin(self, task: Task) -> asyncio.Task[Done]:
-        running = asyncio.create_task(self._one(task))
+    def _begin(self, task: Task, call: Span) -> asyncio.Task[Done]:
+        running = asyncio.create_task(self._one(task), context=inside(call))
         # Not by a `finally` inside: a task that is cancelled before its first step never gets there.
         running.add_done_callback(lambda _: self._load.done(task))
         return running
 
     async def _one(self, task: Task) -> Done:
-        done = await self._ensure(task)
+        with span("encode picture", visual_tokens=task.tokens) as current:
+            done = await self._ensure(task)
+            outcome = encoder_pb2.EncodeOutcome.Name(encoder_pb2.EncodeOutcome.ValueType(done.outcome))
+            current.set_attributes({"outcome": outcome, "encode_ns": done.encode_ns, "size_bytes": done.size_bytes})
         if done.value is not None and not self._desk.embeddings.put(done.embedding_key, done.value):
             raise ResourceExhaustedError("the embedding fits neither into the store nor past it", retry_after_s=1.0)
         return done

@@ -11,6 +11,7 @@ from common.metrics.series import Series, counter
 from common.rpc.channels import Channels
 from common.store.embeddings import EmbeddingStore
 from common.store.metrics import read_series
+from common.tracing import outgoing
 from triptych.errors import NotFoundError, UnavailableError
 from triptych.status import rpc_errors
 from triptych.v1 import encoder_pb2, encoder_pb2_grpc, prefill_pb2
@@ -58,5 +59,6 @@ class EmbeddingSource:
         stub = encoder_pb2_grpc.EncoderServiceStub(self._channels.get(ready.held_at))
         request = encoder_pb2.FetchEmbeddingRequest(embedding_key=ready.embedding_key)
         with rpc_errors("encoder"):
-            pieces = [piece.chunk async for piece in stub.FetchEmbedding(request, timeout=FETCH_TIMEOUT_S)]
+            call = stub.FetchEmbedding(request, timeout=FETCH_TIMEOUT_S, metadata=outgoing())
+            pieces = [piece.chunk async for piece in call]
         return b"".join(pieces)

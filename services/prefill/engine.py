@@ -108,7 +108,7 @@ class PrefillEngine:
     def _apply(self, step: Step, outcome: StepOutcome) -> None:
         self.rates.compute.note(sum(count for _, count in step), (outcome.end_ns - outcome.begin_ns) / 1e9)
         for job, count in step:
-            job.account(outcome.begin_ns, outcome.end_ns)
+            job.account(outcome.begin_ns, outcome.end_ns, count)
             self._settle(job, count, outcome.tokens.get(job.sequence))
         self.scheduler.end_step()
 

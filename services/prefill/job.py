@@ -12,6 +12,7 @@ from torch import Tensor
 from common.engine.chunking import Waiting, ready_tokens
 from common.engine.sampler import SampledToken
 from common.engine.sequence import Sequence
+from common.tracing import NO_SPAN, Interval, Span, record
 from services.prefill.delivery import Delivery
 
 
@@ -40,6 +41,7 @@ class Job:
     first: asyncio.Future[SampledToken] = field(default_factory=_quiet_future)
     cached_tokens: int = 0
     pulled_tokens: int = 0
+    span: Span = NO_SPAN
     submitted_ns: int = field(default_factory=time.monotonic_ns)
     started_ns: int = 0
     finished_ns: int = 0
@@ -83,8 +85,9 @@ class Job:
         self.delivery.ready(self.cached_tokens)
         self.admitted.set()
 
-    def account(self, begin_ns: int, end_ns: int) -> None:
+    def account(self, begin_ns: int, end_ns: int, tokens: int) -> None:
         """Note a step in which a chunk of this prompt was computed."""
+        record("prefill chunk", Interval(begin_ns, end_ns), self.span, tokens=tokens)
         self.started_ns = self.started_ns or begin_ns
         self.compute_ns += end_ns - begin_ns
         self.finished_ns = end_ns

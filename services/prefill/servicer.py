@@ -8,6 +8,7 @@ from typing import Any
 
 import grpc
 
+from common.tracing import Span, span
 from common.worker.prompts import to_generated
 from services.prefill.delivery import Deliveries
 from services.prefill.engine import PrefillEngine
@@ -37,19 +38,29 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
     ) -> prefill_pb2.PrefillResponse:
         """Compute and deliver one prompt; everything is freed however the call ends."""
         begin = await _begin(request_iterator)
+        about = {"request_id": begin.request_id, "prompt_tokens": len(begin.prompt.token_ids)}
+        with span("prefill", **about, images=len(begin.prompt.images)) as current:
+            job = await self._run(begin, request_iterator, current)
+            account = _account(job)
+            current.set_attributes({field.name: value for field, value in account.ListFields()})
+        return account
+
+    async def _run(
+        self, begin: prefill_pb2.PrefillBegin, requests: AsyncIterator[prefill_pb2.PrefillRequest], current: Span
+    ) -> Job:
         await self._engine.prepare(begin.sampling)
         sequence, delivery, has_blocks = self._deliveries.open(begin)
-        job = Job(sequence, delivery, has_blocks, pulling=not has_blocks)
+        job = Job(sequence, delivery, has_blocks, pulling=not has_blocks, span=current)
         try:
             self._engine.submit(job)
-            feeding = self._images.follow(job, begin, request_iterator)
+            feeding = self._images.follow(job, begin, requests)
             pulling = self._puller.pull(job, begin.ticket, begin.peers)
             token = await unless_failed(job.first, feeding, pulling, delivery.acknowledged())
             await delivery.finish(to_generated(token))
         finally:
             delivery.abort()
             self._engine.release(job)
-        return _account(job)
+        return job
 
 
 async def _begin(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill_pb2.PrefillBegin:

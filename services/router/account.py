@@ -9,16 +9,21 @@ from triptych.v1.prefill_pb2 import PrefillResponse
 from triptych.v1.types_pb2 import Prompt, StageTimes, Usage
 
 Clock = Callable[[], int]
+Gap = Callable[[int, int], None]
 
 
 class Account:
-    """Collects marks on the way; `clock` is monotonic, in nanoseconds. Unless given, acceptance is when it is built."""
+    """Collects marks on the way; `clock` is monotonic, in nanoseconds. Unless given, acceptance is when it is built.
 
-    def __init__(self, clock: Clock, accepted_ns: int | None = None) -> None:
-        self._clock = clock
+    `gap` is told how many nanoseconds passed since the tokens before, and how many tokens came then.
+    """
+
+    def __init__(self, clock: Clock, accepted_ns: int | None = None, gap: Gap = lambda ns, tokens: None) -> None:
+        self._clock, self._gap = clock, gap
         self._accepted = clock() if accepted_ns is None else accepted_ns
         self._prefill_opened = self._accepted
         self._first_token: int | None = None
+        self._last_token = 0
         self._encode_began: int | None = None
         self._encode_ended = 0
         self._outcomes: dict[str, EncodeOutcome.ValueType] = {}
@@ -58,8 +63,12 @@ class Account:
     def received(self, tokens: int) -> None:
         """Tokens of the answer arrived."""
         self.completion_tokens += tokens
+        now = self._clock()
         if self._first_token is None:
-            self._first_token = self._clock()
+            self._first_token = now
+        else:
+            self._gap(now - self._last_token, tokens)
+        self._last_token = now
 
     def usage(self, prompt: Prompt) -> Usage:
         """The account, closed now."""

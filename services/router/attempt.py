@@ -11,6 +11,7 @@ import grpc
 
 from common.rpc.channels import Channels
 from common.rpc.instance import instance_metadata
+from common.tracing import begin, inside, outgoing
 from services.router.account import Account
 from services.router.calls import Trouble, is_cancelled
 from services.router.encoding import Encoding
@@ -44,6 +45,7 @@ class Attempt:
     ) -> None:
         self._job, self._route, self._encoding, self._trouble = job, route, encoding, trouble
         self._channels, self._account = channels, account
+        self.span = begin("attempt", prefill=route.prefill.instance_id, decode=route.decode.instance_id)
         self._ready: asyncio.Queue[ImageReady | None] = asyncio.Queue()
         self._stages: set[asyncio.Task[None]] = set()
         self._decode: Any = None
@@ -74,7 +76,8 @@ class Attempt:
         job, decode = self._job, self._route.decode
         request = DecodeRequest(request_id=job.request_id, prompt=job.prompt, sampling=job.sampling)
         stub = DecodeServiceStub(self._channels.get(decode.address))
-        self._decode = stub.Decode(request, timeout=job.remaining_s(), metadata=instance_metadata(decode.instance_id))
+        metadata = instance_metadata(decode.instance_id) + outgoing(self.span)
+        self._decode = stub.Decode(request, timeout=job.remaining_s(), metadata=metadata)
         event = await self.read()
         if event.HasField("ticket"):
             self._start(self._prefill(event.ticket))
@@ -110,10 +113,14 @@ class Attempt:
         stages = list(self._stages)
         for stage in stages:
             stage.cancel()
-        await asyncio.gather(*stages, return_exceptions=True)
+        try:
+            await asyncio.gather(*stages, return_exceptions=True)
+        finally:
+            if self.span.is_recording():
+                self.span.end()
 
     def _start(self, stage: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(stage)
+        task = asyncio.create_task(stage, context=inside(self.span))
         self._stages.add(task)
         task.add_done_callback(self._ended)
 
@@ -141,7 +148,7 @@ class Attempt:
         self._account.prefill_opened()
         prefill = self._route.prefill
         stub = PrefillServiceStub(self._channels.get(prefill.address))
-        metadata = instance_metadata(prefill.instance_id)
+        metadata = instance_metadata(prefill.instance_id) + outgoing()
         call = stub.Prefill(self._prefill_requests(ticket), timeout=self._job.remaining_s(), metadata=metadata)
         try:
             with self._trouble.watching("prefill", prefill):

@@ -11,6 +11,7 @@ NAMES: dict[WorkerRole.ValueType, str] = {
     WorkerRole.WORKER_ROLE_PREFILL: "prefill",
     WorkerRole.WORKER_ROLE_DECODE: "decode",
 }
+REVISION_DIGITS = 12
 
 
 class Cluster:
@@ -52,6 +53,11 @@ class Cluster:
             for sentence in info.degraded
             if info.role in NAMES
         ]
+
+    def revision(self) -> str:
+        """Beginning of the fingerprint of the weights that decode; "none" while no worker does."""
+        decodes = (info for info in self.known() if info.role == WorkerRole.WORKER_ROLE_DECODE)
+        return next((info.model_fingerprint[:REVISION_DIGITS] for info in decodes), "none")
 
     def lacks(self, role: WorkerRole.ValueType) -> str:
         """Why there is no worker of `role`."""

@@ -35,6 +35,7 @@ from services.router.parts import Parts
 from services.router.pipeline import Pipeline
 from services.router.pixels import Pixels
 from services.router.plan import Planner
+from services.router.prompt_metrics import PromptMetrics
 from services.router.recent import RecentUploads
 from services.router.remote.build import open_remote
 from services.router.routing import Routing
@@ -70,12 +71,15 @@ class Core:
         self.remote = open_remote(settings, self.images)
         admission = Admission(parts, self.images, routing.placement)
         pixels = Pixels(self.images.file, channels)
-        pipeline = Pipeline(routing.placement, ledger, channels, pixels, routing.turnstile, routing.failover)
+        pipeline = Pipeline(
+            routing.placement, ledger, channels, pixels, routing.turnstile, routing.failover, self.metrics.rescued
+        )
         self.grammars = Grammars()
         planner = Planner(self.grammars, parts.renderer.knows_tools)
         self.history = History(int(settings.history), routing.placement.block_size)
+        prompts = PromptMetrics(self.metrics.registry, self.cluster.revision)
         self.generator = Generator(
-            parts.card.name, planner, admission, pipeline, parts.tokenizer, self.metrics, self.history
+            parts.card.name, planner, admission, pipeline, parts.tokenizer, self.metrics, self.history, prompts
         )
 
     def degraded(self) -> list[str]:

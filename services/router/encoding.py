@@ -9,6 +9,7 @@ import grpc
 
 from common.rpc.channels import Channels
 from common.rpc.instance import instance_metadata
+from common.tracing import outgoing, span
 from services.router.account import Account
 from services.router.calls import Trouble
 from services.router.filters import Avoid
@@ -52,9 +53,10 @@ class Encoding:
         """Return when every embedding was announced; the first failure ends all calls and is raised."""
         self._account.encode_began()
         try:
-            async with asyncio.TaskGroup() as group:
-                for worker, images in self._spread():
-                    group.create_task(self._encode(worker, images, ready))
+            with span("encode", pictures=len(self._job.images)):
+                async with asyncio.TaskGroup() as group:
+                    for worker, images in self._spread():
+                        group.create_task(self._encode(worker, images, ready))
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
         finally:
@@ -106,5 +108,5 @@ class Encoding:
     ) -> grpc.aio.UnaryStreamCall[EncodeRequest, EncodeResponse]:
         stub = EncoderServiceStub(self._channels.get(worker.address))
         request = EncodeRequest(request_id=self._job.request_id, images=images)
-        metadata = instance_metadata(worker.instance_id)
+        metadata = instance_metadata(worker.instance_id) + outgoing()
         return stub.Encode(request, timeout=self._job.remaining_s(), metadata=metadata)

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
+from common.tracing import enter, held, span
 from services.router.account import Account
 from services.router.admission import Admission
 from services.router.answer import AnswerText
@@ -19,7 +20,9 @@ from services.router.metrics import Metrics
 from services.router.pipeline import Pipeline, Run
 from services.router.plan import Plan, Planner
 from services.router.prompt_map import prompt_map
+from services.router.prompt_metrics import PromptMetrics
 from services.router.tokenizer import Tokenizer
+from services.router.traces import answered, asked
 from triptych.v1.router_pb2 import (
     GenerateDelta,
     GenerateFinished,
@@ -45,16 +48,20 @@ class Generator:
         tokenizer: Tokenizer,
         metrics: Metrics,
         history: History,
+        prompts: PromptMetrics,
     ) -> None:
         self._model, self._planner, self._admission, self._pipeline = model, planner, admission, pipeline
-        self._tokenizer, self._metrics, self._history = tokenizer, metrics, history
+        self._tokenizer, self._metrics, self._history, self._prompts = tokenizer, metrics, history, prompts
 
     async def generate(self, request: GenerateRequest, caller: Caller) -> AsyncGenerator[GenerateResponse]:
         """The events of all answers. Closing it, cancelling it or a failure ends every stage."""
         accepted_ns = time.monotonic_ns()
-        with self._metrics.request():
-            plan = await self._planner.plan(request)
-            job = await self._admission.admit(plan.request, caller)
+        with self._metrics.request(), held("request", model=self._model) as trace:
+            enter(trace)
+            with span("admission"):
+                plan = await self._planner.plan(request)
+                job = await self._admission.admit(plan.request, caller)
+            trace.set_attributes(asked(request, job))
             _reserve(caller, job, plan)
             answer_ids: list[int] = []
             choices = [self._choice(index, each, plan, accepted_ns) for index, each in enumerate(plan.jobs(job))]
@@ -68,9 +75,8 @@ class Generator:
                             answer_ids += [token.token_id for token in response.delta.tokens]
                         if response.finished.HasField("usage"):
                             _map(request, response.finished.usage, choices[0])
-                            self._history.finished(request, job, response.finished.usage, answer_ids)
-                            self._metrics.finished(response.finished.usage)
-                            _log(job, request, response.finished)
+                            self._finish(request, job, response.finished, answer_ids)
+                            trace.set_attributes(answered(response.finished))
                         yield response
             finally:
                 for choice in choices:
@@ -85,8 +91,15 @@ class Generator:
         """Text of token ids, without special tokens."""
         return self._tokenizer.decode(ids)
 
+    def _finish(self, request: GenerateRequest, job: Job, finished: GenerateFinished, answer_ids: list[int]) -> None:
+        """Tell everybody who keeps accounts; the history goes first, since it adds where the prompt diverged."""
+        self._history.finished(request, job, finished.usage, answer_ids)
+        self._metrics.finished(finished.usage)
+        self._prompts.finished(request, finished.usage)
+        _log(job, request, finished)
+
     def _choice(self, index: int, job: Job, plan: Plan, accepted_ns: int) -> Choice:
-        account = Account(time.monotonic_ns, accepted_ns)
+        account = Account(time.monotonic_ns, accepted_ns, self._metrics.between_tokens)
         text = AnswerText(self._tokenizer.decode, plan.stops)
         return Choice(index, job, Run(self._pipeline, job, account), text, plan.reader(), account)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from common.rpc.channels import Channels
+from common.tracing import fail, span
 from services.router.account import Account
 from services.router.attempt import Attempt
 from services.router.calls import Trouble
@@ -28,15 +31,17 @@ class Pipeline:
         pixels: Pixels,
         turnstile: Turnstile,
         failover: Failover,
+        rescued: Callable[[], None],
     ) -> None:
         self._placement, self._ledger, self._channels, self._pixels = placement, ledger, channels, pixels
-        self.turnstile, self.failover = turnstile, failover
+        self.turnstile, self.failover, self.rescued = turnstile, failover, rescued
 
     async def enter(self, job: Job) -> Slot:
         """A place among the running; refuses at once what can never run, and what must not."""
         self.failover.begin(job)
         self._placement.check(job.work())
-        return await self.turnstile.enter(job)
+        with span("queue"):
+            return await self.turnstile.enter(job)
 
     def attempt(self, job: Job, account: Account, avoid: set[str]) -> Attempt:
         """A try on the workers that suit best now."""
@@ -81,7 +86,7 @@ class Run:
                 continue
             self._emitted += [token.token_id for token in event.tokens.tokens]
             if event.HasField("finished"):
-                self._pipeline.failover.finished(self._job)
+                self._finished()
             return event
 
     async def settle(self) -> None:
@@ -102,8 +107,15 @@ class Run:
         if attempt is not None:
             await attempt.close()
 
+    def _finished(self) -> None:
+        self._pipeline.failover.finished(self._job)
+        if self._attempts > 1:
+            self._pipeline.rescued()
+
     async def _move(self, error: TriptychError) -> None:
         attempt = self._attempt
+        if attempt is not None:
+            fail(attempt.span, error)
         await self._drop()
         if attempt is None or not can_move(error):
             raise error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable
 
 from common.rpc.channels import Channels
+from common.tracing import outgoing
 from triptych.v1.encoder_pb2 import EncodeImage, PutPixelsHeader, PutPixelsRequest
 from triptych.v1.encoder_pb2_grpc import EncoderServiceStub
 
@@ -24,7 +25,7 @@ class Pixels:
         for image in images:
             if (data := self._files(image.cache_scope, image.image_id)) is not None:
                 stub = EncoderServiceStub(self._channels.get(address))
-                await stub.PutPixels(_pieces(image, data), timeout=timeout_s)
+                await stub.PutPixels(_pieces(image, data), timeout=timeout_s, metadata=outgoing())
                 sent += 1
         return sent
 

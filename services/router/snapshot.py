@@ -33,6 +33,10 @@ class Snapshots:
             prompt_tokens=totals["prompt"],
             cache_read_tokens=totals["cache_read"],
             completion_tokens=totals["completion"],
+            embedding_hits=totals["embedding_hits"],
+            embedding_misses=totals["embedding_misses"],
+            kv_transfer_bytes=totals["kv_transfer_bytes"],
+            retries=totals["retries"],
         )
 
     def _worker(self, info: WorkerInfo) -> WorkerStatus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -95,3 +96,26 @@ def png(width: int = 100, height: int = 60, color: str = "red") -> bytes:
     file = io.BytesIO()
     Image.new("RGB", (width, height), color).save(file, "PNG")
     return file.getvalue()
+
+
+def text_of(answer: httpx.Response) -> str:
+    """The text of an answer, whole or streamed."""
+    assert answer.status_code == 200, answer.text
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return str(answer.json()["choices"][0]["message"]["content"])
+    chunks = [chunk for chunk in events(answer) if chunk["choices"]]
+    return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
+
+
+def usage_of(answer: httpx.Response) -> dict[str, Any]:
+    """The account of an answer, whole or streamed."""
+    if not answer.headers["content-type"].startswith("text/event-stream"):
+        return dict(answer.json()["usage"])
+    return dict(events(answer)[-1]["usage"])
+
+
+def events(answer: httpx.Response) -> list[dict[str, Any]]:
+    """The chunks of a streamed answer."""
+    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]"
+    return [json.loads(line) for line in lines[:-1]]

@@ -8,7 +8,11 @@ from triptych.conversation.references import ImageReferences
 from triptych.conversation.rollover import RollOver
 from triptych.conversation.window import ImageWindow
 
+POLICY_NAMES = tuple(policy.name for policy in (AppendOnly, ImageReferences, ImageWindow, RollOver))
+"""What `GenerateRequest.context_policy` may say so that the metrics know it."""
+
 __all__ = [
+    "POLICY_NAMES",
     "AppendOnly",
     "AsyncConversation",
     "AsyncTurnStream",

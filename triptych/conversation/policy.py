@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from triptych.conversation.log import Fact, Log
 from triptych.messages import Message
@@ -27,10 +28,12 @@ class Need:
 class Policy:
     """Sends the whole log. Subclasses send less of it.
 
-    `writer` answers needs: it gets their messages and returns the text, or, for `AsyncConversation`, an awaitable of
+    `name` goes with every request, for the server's metrics; its version rises when the same log would be sent
+    differently. `writer` answers needs: it gets their messages and returns the text, or, for `AsyncConversation`, an awaitable of
     it. None: the model itself is asked.
     """
 
+    name: ClassVar[str] = "other"
     writer: Writer | None = None
 
     def need(self, log: Log) -> Need | None:
@@ -48,3 +51,5 @@ class Policy:
 
 class AppendOnly(Policy):
     """Never touches what was sent: every turn finds all of the turn before in the caches. The prompt grows forever."""
+
+    name = "append-only/1"

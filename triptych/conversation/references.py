@@ -26,6 +26,8 @@ class ImageReferences(Policy):
     `describe=False` leaves the descriptions out, and the requests for them.
     """
 
+    name = "image-references/1"
+
     def __init__(self, describe: bool = True, description_tokens: int = 64, writer: Writer | None = None) -> None:
         self.describe, self.description_tokens, self.writer = describe, description_tokens, writer
 

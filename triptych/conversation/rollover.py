@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from triptych.conversation.log import Log, Summary, last_user, pictures_in
@@ -9,6 +10,7 @@ from triptych.conversation.policy import Need, Policy, Writer
 from triptych.errors import InvalidArgumentError
 from triptych.messages import Message, user
 
+_OPENING = re.compile(r"\[Summary \d+ of the conversation before this point\]\n")
 REQUEST = "Summarise our conversation so far, what the images show included, so that it can go on without them."
 
 
@@ -19,6 +21,8 @@ class RollOver(Policy):
     opening system messages excepted, is folded into a summary that opens the turn at the boundary and carries its
     version. The request for a summary appends to the old prompt, so that itself comes from the cache.
     """
+
+    name = "roll-over/1"
 
     def __init__(
         self,
@@ -67,6 +71,11 @@ class RollOver(Policy):
 def block_of(version: int, text: str) -> str:
     """The summary as the model reads it: fixed from its writing to the next roll-over."""
     return f"[Summary {version} of the conversation before this point]\n{text}\n[End of summary {version}]\n"
+
+
+def opens_summary(text: str) -> bool:
+    """Whether a text of a message is such a block."""
+    return _OPENING.match(text) is not None
 
 
 def _opening(log: Log) -> int:

@@ -27,7 +27,7 @@ class Talk:
         self.answers: list[Answer] = []
         self.session_id = options.get("session_id") or uuid.uuid4().hex
         self.model = model
-        self.options: GenerateOptions = {**options, "session_id": self.session_id}
+        self.options: GenerateOptions = {"context_policy": self.policy.name, **options, "session_id": self.session_id}
 
     def merged(self, options: GenerateOptions) -> GenerateOptions:
         """The conversation's options, and over them those of one turn."""
@@ -49,6 +49,7 @@ class Talk:
     def for_need(self, need: Need) -> GenerateOptions:
         """A text that is needed is written greedily, in the caches and the time of the conversation's requests."""
         kept: GenerateOptions = {"max_tokens": need.max_tokens, "temperature": 0.0, "session_id": self.session_id}
+        kept["context_policy"] = self.policy.name
         if salt := self.options.get("cache_salt"):
             kept["cache_salt"] = salt
         return kept

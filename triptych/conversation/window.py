@@ -21,6 +21,8 @@ class ImageWindow(Policy):
     `keep` of them are sent.
     """
 
+    name = "image-window/1"
+
     def __init__(self, keep: int, step: int = 1) -> None:
         if not 1 <= step <= keep:
             raise InvalidArgumentError(

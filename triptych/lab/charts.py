@@ -27,7 +27,7 @@ def overall(lines: Sequence[Line]) -> str:
         predicted = [(line.predicted_read or 0) / line.prompt_tokens if line.prompt_tokens else 0 for line in lines]
         if any(line.predicted_read is not None for line in lines):
             axes.plot(names, predicted, "D", color=COLOURS[4], markersize=5, label="predicted")
-        axes.set(ylim=(0, 1.05), ylabel="share of prompt tokens read from the KV cache")
+        axes.set(ylim=(0, 1.05), ylabel="share of prompt tokens read")
         axes.legend(frameon=False)
 
     return _svg(plot)

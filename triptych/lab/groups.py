@@ -109,7 +109,8 @@ def _answer(setup: Setup) -> str:
 
 def _parts(setup: Setup) -> Sequence[tuple[int, int]]:
     """The pictures; without pictures the user's texts, so that the same edit is made to words."""
-    words = [(index, 0) for index, message in enumerate(setup.talk) if message.role == "user"]
+    opening = len(setup.material.begin())
+    words = [(index, 0) for index, each in enumerate(setup.talk) if each.role == "user" and index >= opening]
     return places(setup.talk) if setup.pictures else words
 
 

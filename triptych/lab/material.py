@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from triptych.errors import ConfigError
-from triptych.messages import Image
+from triptych.messages import Image, Message, assistant, system, user
 
 FOLDER = Path(__file__).parents[2] / "models" / "demo" / "lab"
 
@@ -26,10 +26,21 @@ class Item:
 
 @dataclass(frozen=True)
 class Material:
-    """Fixed content: everything that an experiment varies is which of it is sent, and in which order."""
+    """Fixed content: everything that an experiment varies is which of it is sent, and in which order.
+
+    `opening` are questions and answers in words that begin every conversation.
+    """
 
     system: str
+    opening: tuple[tuple[str, str], ...]
     items: tuple[Item, ...]
+
+    def begin(self) -> list[Message]:
+        """The messages before the first item."""
+        talk = [system(self.system)]
+        for question, answer in self.opening:
+            talk += [user(question), assistant(answer)]
+        return talk
 
     def item(self, index: int) -> Item:
         """The pictures in turn, from the beginning again after the last one."""
@@ -40,7 +51,8 @@ def load_material(folder: Path = FOLDER) -> Material:
     """Read `material.json` and the pictures beside it; ConfigError when it is not there or not of that form."""
     try:
         content = json.loads((folder / "material.json").read_text())
-        return Material(content["system"], tuple(_item(folder, entry) for entry in content["items"]))
+        opening = tuple((question, answer) for question, answer in content["opening"])
+        return Material(content["system"], opening, tuple(_item(folder, entry) for entry in content["items"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder} is no lab material: {error}") from error
 

@@ -12,7 +12,7 @@ from triptych.conversation.policy import Need
 from triptych.conversation.turn import Turn
 from triptych.lab.material import Item, Material
 from triptych.lab.talks import Talk, question
-from triptych.messages import Image, system
+from triptych.messages import Image
 
 WINDOW = 4
 POLICIES: dict[str, Callable[[], Policy]] = {
@@ -39,7 +39,7 @@ class Session:
     def __init__(self, material: Material, policy: Policy, turns: int) -> None:
         self._material, self._policy, self._turns = material, policy, turns
         self._notes = {item.picture.digest: item.note for item in material.items}
-        self._log = Log((system(material.system),))
+        self._log = Log(tuple(material.begin()))
         self._sent: Talk = ()
 
     def steps(self, ask: Callable[[Step], str]) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from triptych.lab.material import Item, Material
-from triptych.messages import Image, Message, assistant, system, user
+from triptych.messages import Image, Message, assistant, user
 
 Talk = tuple[Message, ...]
 
 
 def history(material: Material, turns: int, pictures: bool) -> Talk:
     """A conversation whose last message is the user's question number `turns`; earlier answers are the right ones."""
-    talk: list[Message] = [system(material.system)]
+    talk = material.begin()
     for index in range(turns):
         item = material.item(index)
         talk += [question(item, pictures), assistant(item.answer)]

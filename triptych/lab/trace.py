@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -59,7 +59,7 @@ def draw_trace(shape: Shape, material: Material) -> list[Arrival]:
 def _shuffled(material: Material, shape: Shape, rng: random.Random) -> Material:
     """The material as one session meets it: the first pictures of the list are the popular ones."""
     weights = [1 / (rank + 1) ** shape.zipf for rank in range(len(material.items))]
-    return Material(material.system, tuple(rng.choices(material.items, weights, k=shape.turns)))
+    return replace(material, items=tuple(rng.choices(material.items, weights, k=shape.turns)))
 
 
 def _session(

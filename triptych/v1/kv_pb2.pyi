@@ -304,7 +304,7 @@ Global___StagingOffer: _TypeAlias = StagingOffer  # noqa: Y015
 
 @_typing.final
 class KvChunk(_message.Message):
-    """KvChunk is the KV of some consecutive blocks in some consecutive layers, 1 to 2 MiB where there is as much."""
+    """KvChunk is the KV of some consecutive blocks in some consecutive layers, 2 to 4 MiB where there is as much."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -39,6 +39,7 @@ class GenerateRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     SESSION_ID_FIELD_NUMBER: _builtins.int
     PROMPT_MAP_FIELD_NUMBER: _builtins.int
+    CONTEXT_POLICY_FIELD_NUMBER: _builtins.int
     PRIORITY_FIELD_NUMBER: _builtins.int
     model: _builtins.str
     """Model name as in ListModels; empty: the only one served."""
@@ -52,6 +53,10 @@ class GenerateRequest(_message.Message):
     """Groups the turns of a conversation; the caller's own name, never part of the prompt. Echoed in logs."""
     prompt_map: _builtins.bool
     """Asks for Usage.prompt_map."""
+    context_policy: _builtins.str
+    """By which policy, and version of it, the client made the messages from the conversation, for example "roll-over/1";
+    for the metrics, which know a few names and call all others "other". Never part of the prompt.
+    """
     priority: _builtins.int
     """Who goes first among the waiting requests of one tenant: the higher, from -8 to 8. Without effect on other tenants."""
     @_builtins.property
@@ -93,11 +98,12 @@ class GenerateRequest(_message.Message):
         prompt: Global___RawPrompt | None = ...,
         session_id: _builtins.str = ...,
         prompt_map: _builtins.bool = ...,
+        context_policy: _builtins.str = ...,
         priority: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "prompt", b"prompt", "sampling", b"sampling", "tool_choice", b"tool_choice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "messages", b"messages", "model", b"model", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_map", b"prompt_map", "request_id", b"request_id", "sampling", b"sampling", "session_id", b"session_id", "stop", b"stop", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt", "cache_salt", b"cache_salt", "context_policy", b"context_policy", "messages", b"messages", "model", b"model", "n", b"n", "priority", b"priority", "prompt", b"prompt", "prompt_map", b"prompt_map", "request_id", b"request_id", "sampling", b"sampling", "session_id", b"session_id", "stop", b"stop", "tool_choice", b"tool_choice", "tools", b"tools"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__cache_salt: _TypeAlias = _typing.Literal["cache_salt"]  # noqa: Y015
     _WhichOneofArgType__cache_salt: _TypeAlias = _typing.Literal["_cache_salt", b"_cache_salt"]  # noqa: Y015
@@ -909,6 +915,10 @@ class WatchClusterResponse(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     CACHE_READ_TOKENS_FIELD_NUMBER: _builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    EMBEDDING_HITS_FIELD_NUMBER: _builtins.int
+    EMBEDDING_MISSES_FIELD_NUMBER: _builtins.int
+    KV_TRANSFER_BYTES_FIELD_NUMBER: _builtins.int
+    RETRIES_FIELD_NUMBER: _builtins.int
     at_unix_ms: _builtins.int
     """When it was taken, in milliseconds since 1970 (UTC)."""
     running_requests: _builtins.int
@@ -923,6 +933,14 @@ class WatchClusterResponse(_message.Message):
     """Those of them that were found in a prefix cache."""
     completion_tokens: _builtins.int
     """Tokens of finished answers since then."""
+    embedding_hits: _builtins.int
+    """Distinct pictures of finished answers whose embedding was there, since then."""
+    embedding_misses: _builtins.int
+    """Those that had to be encoded."""
+    kv_transfer_bytes: _builtins.int
+    """Bytes of KV that prefill moved to decode for finished answers."""
+    retries: _builtins.int
+    """Requests that went on at other workers since then."""
     @_builtins.property
     def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What keeps requests from being answered, one sentence each; empty when nothing does."""
@@ -948,10 +966,14 @@ class WatchClusterResponse(_message.Message):
         prompt_tokens: _builtins.int = ...,
         cache_read_tokens: _builtins.int = ...,
         completion_tokens: _builtins.int = ...,
+        embedding_hits: _builtins.int = ...,
+        embedding_misses: _builtins.int = ...,
+        kv_transfer_bytes: _builtins.int = ...,
+        retries: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ms", b"at_unix_ms", "cache_read_tokens", b"cache_read_tokens", "completion_tokens", b"completion_tokens", "finished_requests", b"finished_requests", "missing", b"missing", "promised_tokens", b"promised_tokens", "prompt_tokens", b"prompt_tokens", "queue", b"queue", "running_requests", b"running_requests", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ms", b"at_unix_ms", "cache_read_tokens", b"cache_read_tokens", "completion_tokens", b"completion_tokens", "embedding_hits", b"embedding_hits", "embedding_misses", b"embedding_misses", "finished_requests", b"finished_requests", "kv_transfer_bytes", b"kv_transfer_bytes", "missing", b"missing", "promised_tokens", b"promised_tokens", "prompt_tokens", b"prompt_tokens", "queue", b"queue", "retries", b"retries", "running_requests", b"running_requests", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -251,6 +251,8 @@ class GetLoadResponse(_message.Message):
     BLOCKS_FREE_FIELD_NUMBER: _builtins.int
     BLOCKS_CACHED_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    KV_PUSHED_BYTES_FIELD_NUMBER: _builtins.int
+    KV_PULLED_BYTES_FIELD_NUMBER: _builtins.int
     waiting_requests: _builtins.int
     """Requests waiting."""
     running_requests: _builtins.int
@@ -265,6 +267,10 @@ class GetLoadResponse(_message.Message):
     """KV blocks that hold cached content and nobody uses."""
     preemptions: _builtins.int
     """Requests parked because running ones needed their blocks, since the start (decode)."""
+    kv_pushed_bytes: _builtins.int
+    """Bytes of KV given to decode workers since the start (prefill)."""
+    kv_pulled_bytes: _builtins.int
+    """Bytes of KV taken from other workers' caches since the start (prefill)."""
     def __init__(
         self,
         *,
@@ -275,10 +281,12 @@ class GetLoadResponse(_message.Message):
         blocks_free: _builtins.int = ...,
         blocks_cached: _builtins.int = ...,
         preemptions: _builtins.int = ...,
+        kv_pushed_bytes: _builtins.int = ...,
+        kv_pulled_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_in_use", b"blocks_in_use", "pending_tokens", b"pending_tokens", "preemptions", b"preemptions", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_in_use", b"blocks_in_use", "kv_pulled_bytes", b"kv_pulled_bytes", "kv_pushed_bytes", b"kv_pushed_bytes", "pending_tokens", b"pending_tokens", "preemptions", b"preemptions", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,6 +22,7 @@ from services.router.http.errors import on_error, on_http_exception
 from services.router.http.known import KnownImages
 from services.router.http.request_ids import RequestIds
 from services.router.http.text import Text
+from services.router.http.tracing import TraceContext
 from services.router.metrics import Metrics
 from triptych.errors import ModelNotFoundError, TriptychError
 from triptych.v1.router_pb2 import ModelCard
@@ -95,6 +96,7 @@ def build_app(chat: Chat, text: Text, pages: Pages, known: KnownImages, access: 
     ]
     handlers = {TriptychError: on_error, HTTPException: on_http_exception, Exception: on_error}
     guard = Middleware(Authentication, access=access, timeout_s=timeout_s)
-    app = Starlette(routes=routes, exception_handlers=handlers, middleware=[Middleware(RequestIds), guard])
+    middleware = [Middleware(TraceContext), Middleware(RequestIds), guard]
+    app = Starlette(routes=routes, exception_handlers=handlers, middleware=middleware)
     app.state.refused = pages.refused
     return app

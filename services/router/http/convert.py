@@ -99,6 +99,7 @@ def _to_generate(request: AnswerRequest, request_id: str) -> GenerateRequest:
         request_id=request_id,
         cache_salt=request.cache_salt,
         session_id=request.session_id or "",
+        context_policy=request.context_policy or "",
         prompt_map=bool(request.prompt_map),
         priority=request.priority or 0,
     )

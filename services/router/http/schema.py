@@ -86,6 +86,7 @@ class AnswerRequest(Model):
     prompt_logprobs: Any = None
     cache_salt: str | None = None
     session_id: str | None = None
+    context_policy: str | None = None
     prompt_map: bool | None = None
     priority: Annotated[int, Field(ge=-8, le=8)] | None = None
 

@@ -1,14 +1,12 @@
 // The console: one conversation, drawn as it goes.
 import { ApiError, chat, get } from "./api.js";
 import { find, make } from "./dom.js";
-import { History, parted } from "./history.js";
+import { History } from "./history.js";
 import { listKnown, Pending, remember, thumbnail } from "./pictures.js";
 import { figure } from "./strip.js";
 
 const pending = new Pending();
 let history = new History();
-let usage = null; // account of the last turn
-let shape = []; // what the last turn sent, and its answer
 let running = null; // AbortController of the answer on its way
 
 function fail(error) {
@@ -70,16 +68,13 @@ async function stream(turn, view, signal) {
     view.article.scrollIntoView({ block: "end" });
   }
   turn.answer = answer;
-  shape.push({ pictures: [], text: answer });
 }
 
 function account(view, now) {
   const sent = history.sent(find("policy").value);
   history.name(sent, now.prompt_map ?? []);
   sent.forEach(remember);
-  const sending = history.shape(find("policy").value);
-  view.answer.append(figure(now, usage, parted(shape, sending)));
-  [usage, shape] = [now, sending];
+  view.answer.append(figure(now));
 }
 
 /** Send again, once, with the bytes of pictures that the server no longer has. */
@@ -140,7 +135,6 @@ async function refresh() {
 function reset() {
   running?.abort();
   history = new History();
-  [usage, shape] = [null, []];
   find("log").replaceChildren();
   find("welcome").hidden = false;
   fail(null);

@@ -32,16 +32,6 @@ export class History {
     });
   }
 
-  /** What is sent, with pictures by their place in the conversation: names and bytes of one picture are the same thing. */
-  shape(policy) {
-    const sent = new Set(this.sent(policy));
-    const places = new Map(this.pictures.map((each, at) => [each, at]));
-    return this.turns.flatMap((turn) => {
-      const user = { pictures: turn.pictures.filter((each) => sent.has(each)).map((each) => places.get(each)), text: turn.text };
-      return turn.answer === null ? [user] : [user, { pictures: [], text: turn.answer }];
-    });
-  }
-
   /** Learn the server's names from the map of the prompt: its runs of pictures are those sent, in order. */
   name(pictures, runs) {
     const ids = runs.map((run) => run.image_id).filter((id, at, all) => id && id !== all[at - 1]);
@@ -54,12 +44,4 @@ export class History {
     named.forEach((each) => { each.id = null; });
     return named.length > 0;
   }
-}
-
-/** The first message in which `now` does not repeat `before`, and why; null when it only appends. */
-export function parted(before, now) {
-  const at = before.findIndex((each, index) => JSON.stringify(each) !== JSON.stringify(now[index]));
-  if (at < 0) return null;
-  const [old, other] = [before[at].pictures.length, now[at]?.pictures.length ?? 0];
-  return { message: at, kind: other < old ? "image_removed" : other > old ? "image_added" : "text_edited" };
 }

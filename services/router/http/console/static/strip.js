@@ -10,10 +10,10 @@ const KINDS = {
   answer_changed: "an earlier answer was changed", evicted: "the cache had lost it",
 };
 
-/** A figure for the account of an answer; `before` is the account of the last turn, `parted` where the page sees them part, or null. */
-export function figure(usage, before, parted) {
+/** A figure for the account of an answer, as the server gives it. */
+export function figure(usage) {
   const runs = usage.prompt_map ?? [];
-  const diverged = divergence(usage.first_divergence ?? estimate(usage, before, parted));
+  const diverged = divergence(usage.first_divergence);
   const share = Math.round((100 * usage.cache_read_tokens) / Math.max(1, usage.prompt_tokens));
   const caption = make("figcaption", {}, "Prompt: ", make("b", {}, `${usage.cache_read_tokens} of ${count(usage.prompt_tokens, "token")}`),
     ` from the prefix cache (${share} %)`);
@@ -68,13 +68,6 @@ function chips(usage) {
     [usage.completion_tokens, "generated"], [`${milliseconds} ms`, "to the first token"],
   ];
   return make("div", { class: "chips" }, ...facts.map(([number, what]) => make("span", {}, make("b", {}, String(number)), ` ${what}`)));
-}
-
-/** What the page itself can tell of the first difference: the message, and how far the cache was of use. */
-function estimate(usage, before, parted) {
-  if (!before || !parted) return null;
-  const lost = before.prompt_tokens + before.completion_tokens - usage.cache_read_tokens;
-  return { kind: parted.kind, message_index: parted.message, token_position: usage.cache_read_tokens, lost_tokens: lost, hint: "" };
 }
 
 /** The token where this prompt parted from the last turn's, and a sentence; null when it only appended. */

@@ -1,0 +1,138 @@
+"""What the router does when workers fail: elsewhere, bounded, and without a gap in the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from benchmarks.soak import Soak
+from tests.contract.router_bench import Bench, eventually, open_bench, png, text_of, usage_of
+from tests.contract.test_openai_chat import image_part
+from triptych.errors import (
+    FailedPreconditionError,
+    ResourceExhaustedError,
+    TriptychError,
+    UnavailableError,
+    WrongInstanceError,
+)
+from triptych.status import rpc_errors
+from triptych.v1.router_pb2 import GenerateRequest
+from triptych.v1.types_pb2 import ContentPart, Message
+
+PICTURES = [image_part(png(color=color)) for color in ("red", "green", "blue", "white")]
+
+
+@pytest.mark.parametrize("kind", ["prefill", "decode"])
+async def test_a_worker_that_goes_away_before_the_first_token_is_replaced(wide: Bench, kind: str) -> None:
+    wide.say("fine")
+    gate = wide.fleet.script.encode_gate = asyncio.Event()
+    asking = asyncio.create_task(wide.chat(PICTURES))
+    await eventually(lambda: bool(wide.fleet.requests("prefill")))
+    (busy,) = (worker for worker in wide.fleet.workers[kind] if worker.running)
+    await busy.server.drain(0)
+    gate.set()
+    assert (await asking).json()["choices"][0]["message"]["content"] == "fine"
+
+
+@pytest.mark.parametrize("stage", ["prefill_errors", "decode_errors"])
+@pytest.mark.parametrize("error", [UnavailableError("gone"), WrongInstanceError("no"), FailedPreconditionError("old")])
+async def test_an_unavailable_worker_is_replaced(wide: Bench, stage: str, error: TriptychError) -> None:
+    wide.say("fine")
+    setattr(wide.fleet.script, stage, [error])
+    answer = await wide.chat()
+    assert answer.json()["choices"][0]["message"]["content"] == "fine"
+    assert [len(worker.requests) for worker in wide.fleet.workers["decode"]] == [1, 1]
+
+
+async def test_the_only_worker_is_tried_again(bench: Bench) -> None:
+    bench.fleet.script.prefill_errors = [UnavailableError("link broke")]
+    assert (await bench.chat()).status_code == 200
+
+
+async def test_attempts_are_bounded_and_the_client_is_told_when_to_come_back(bench: Bench) -> None:
+    bench.fleet.script.decode_errors = [UnavailableError("10.1.2.3:5 is gone")] * 4
+    answer = await bench.chat()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert "10.1.2.3" not in answer.text
+    assert len(bench.fleet.script.decode_errors) == 1
+    text = (await bench.http.get("/metrics")).text
+    assert 'retries_total{reason="unavailable"} 2.0' in text
+    assert 'gave_up_total{reason="attempts"} 1.0' in text
+
+
+async def test_other_failures_are_not_repeated(wide: Bench) -> None:
+    wide.fleet.script.decode_errors = [ResourceExhaustedError("full")]
+    assert (await wide.chat()).status_code == 429
+    assert len(wide.fleet.requests("decode")) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_stream_goes_on_elsewhere_without_a_gap_or_a_repetition(wide: Bench, stream: bool) -> None:
+    wide.say("one two three")
+    wide.fleet.script.pause_after = 2
+    wide.fleet.script.error_after_tokens = UnavailableError("gone")
+    answer = await wide.chat(stream=stream, stream_options={"include_usage": True})
+    assert text_of(answer) == "one two three"
+    first, second = sorted(wide.fleet.requests("decode"), key=lambda request: request.prompt.generated)
+    assert (second.prompt.generated, len(second.prompt.token_ids) - len(first.prompt.token_ids)) == (2, 2)
+    usage = usage_of(answer)
+    assert usage["prompt_tokens"] == len(first.prompt.token_ids)
+    assert usage["completion_tokens"] == len(wide.fleet.script.answer)
+
+
+async def test_a_finish_that_was_lost_is_asked_for_elsewhere(wide: Bench) -> None:
+    wide.say("one two three")
+    wide.fleet.script.pause_after = len(wide.fleet.script.answer) - 1
+    wide.fleet.script.error_after_tokens = UnavailableError("gone")
+    assert text_of(await wide.chat()) == "one two three"
+
+
+async def test_a_request_over_which_workers_die_is_quarantined(valkey_url: str) -> None:
+    async with open_bench(valkey_url, ("encoder", "prefill", *["decode"] * 3)) as bench:
+        bench.say("one two three")
+        bench.fleet.script.pause_after = 1
+        bench.fleet.script.die_after_tokens = True
+        answer = await bench.chat("poison")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (422, "request_quarantined")
+        bench.fleet.script.die_after_tokens = False
+        bench.fleet.script.resume.set()
+        assert (await bench.chat("poison")).status_code == 422
+        assert text_of(await bench.chat("harmless")) == "one two three"
+
+
+class FleetTarget:
+    """Scripted workers under a soak: killed ones are replaced, and nothing else is known of them."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    async def ask(self, number: int) -> str:
+        """One streamed answer, whatever was asked."""
+        messages = [Message(role="user", content=[ContentPart(text=f"question {number}")])]
+        with rpc_errors():
+            call = self._bench.stub.Generate(GenerateRequest(messages=messages))
+            return "".join([response.delta.text async for response in call])
+
+    async def kill(self, rng: random.Random) -> None:
+        """A prefill or decode worker dies with all its calls; another one comes."""
+        kind = rng.choice(["prefill", "decode"])
+        victim = rng.choice(self._bench.fleet.workers[kind])
+        await self._bench.fleet.add(kind)
+        await victim.die()
+        self._bench.fleet.workers[kind].remove(victim)
+        await victim.registration.close()
+
+    async def idle(self) -> None:
+        """Nobody works any more."""
+        await eventually(lambda: self._bench.fleet.running == 0 and self._bench.router.ledger.total == 0)
+
+
+async def test_a_soak_of_cancels_and_kills_gives_right_answers_and_leaves_nothing(wide: Bench) -> None:
+    wide.say("one two three four five")
+    target = FleetTarget(wide)
+    report = await Soak(target, ["one two three four five"] * 10, random.Random(1)).run(300)
+    assert report.ended.total() == 300
+    assert set(report.ended) <= {"right", "cancelled"}
+    assert report.ended["right"] > 200
