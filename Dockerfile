@@ -45,7 +45,7 @@ HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 CMD ["t
 FROM base AS router
 COPY --from=needs-router /opt/triptych /opt/triptych
 COPY --from=code /wheel /wheel
-RUN python -m pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
+RUN pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
 USER 10001:10001
 EXPOSE 8000
 CMD ["python", "-P", "-m", "services.router"]
@@ -53,7 +53,7 @@ CMD ["python", "-P", "-m", "services.router"]
 FROM base AS encoder
 COPY --from=needs-encoder /opt/triptych /opt/triptych
 COPY --from=code /wheel /wheel
-RUN python -m pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
+RUN pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
 USER 10001:10001
 EXPOSE 9090
 CMD ["python", "-P", "-m", "services.encoder"]
@@ -61,7 +61,7 @@ CMD ["python", "-P", "-m", "services.encoder"]
 FROM base AS worker
 COPY --from=needs-worker /opt/triptych /opt/triptych
 COPY --from=code /wheel /wheel
-RUN python -m pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
+RUN pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
 USER 10001:10001
 EXPOSE 9090
 CMD ["python", "-P", "-m", "services.decode"]

@@ -18,7 +18,9 @@ from common.kv.reservations import Reservation
 from common.kv.resuming import resuming
 from common.kv.session import ANSWER_S
 from common.kv.staging import KvTransport
+from common.kv.tally import Path
 from common.kv.wire import layout_to_proto
+from common.tracing import outgoing
 from triptych.errors import FailedPreconditionError, UnavailableError
 from triptych.status import rpc_errors
 from triptych.v1 import kv_pb2, kv_pb2_grpc
@@ -30,14 +32,18 @@ FETCH_S = 30.0
 
 async def have(channel: grpc.aio.Channel, hashes: Sequence[bytes]) -> int:
     """How many leading blocks a peer has cached. Raises what the peer raises, or UnavailableError."""
+    stub, request = kv_pb2_grpc.KvServiceStub(channel), kv_pb2.HaveRequest(block_hashes=hashes)
     with rpc_errors():
-        answer = await kv_pb2_grpc.KvServiceStub(channel).Have(kv_pb2.HaveRequest(block_hashes=hashes), timeout=HAVE_S)
+        answer = await stub.Have(request, timeout=HAVE_S, metadata=outgoing())
     return answer.num_blocks
 
 
 @dataclass(slots=True)
 class KvPull:
-    """Fills pool blocks `blocks` of `cache` with what `hashes` name. `answer_s`: longest silence of the peer."""
+    """Fills pool blocks `blocks` of `cache` with what `hashes` name. `answer_s`: longest silence of the peer.
+
+    `path` is the one that the last stream took.
+    """
 
     links: Links
     cache: KvCache
@@ -45,6 +51,7 @@ class KvPull:
     blocks: Sequence[int]
     mode: KvTransport = "auto"
     answer_s: float = ANSWER_S
+    path: Path = "grpc"
     _reservation: Reservation | None = None
 
     async def fetch(self, address: str) -> int:
@@ -72,7 +79,9 @@ class KvPull:
         if header.kind != "header":
             raise FailedPreconditionError("a peer's KV begins without a header")
         reservation = self._reserve(header.message.header.num_blocks)
-        filling = Filling(self.cache, reservation, Inbox(header.message.header.staging, self.mode))
+        inbox = Inbox(header.message.header.staging, self.mode)
+        self.path = inbox.path
+        filling = Filling(self.cache, reservation, inbox)
         answer = kv_pb2.PullRequest(opened=filling.opened(FETCH_S))
         while True:
             await link.send(answer)

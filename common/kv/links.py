@@ -11,6 +11,7 @@ import grpc
 
 from common.kv.frames import PullFrame, PushFrame, decode_pull, encode
 from common.rpc.channels import Channels
+from common.tracing import outgoing
 from triptych.errors import TriptychError, UnavailableError
 from triptych.status import DETAILS_KEY, rpc_errors
 from triptych.v1 import kv_pb2
@@ -78,7 +79,7 @@ class GrpcLinks:
 class _GrpcLink(Generic[Out_contra, In_co]):
     def __init__(self, method: grpc.aio.StreamStreamMultiCallable[Any, Any], peer: str) -> None:
         self._peer = peer
-        self._call: grpc.aio.StreamStreamCall[Any, Any] = method()
+        self._call: grpc.aio.StreamStreamCall[Any, Any] = method(metadata=outgoing())
 
     async def send(self, message: Out_contra) -> None:
         with stream_errors(self._peer):

@@ -13,6 +13,7 @@ from typing import Protocol
 from common.kv.frames import Frame, Message, PushFrame
 from common.kv.payload import SlabData, checksum_of
 from common.kv.staging import KvTransport, Staging, StagingView
+from common.kv.tally import Path
 from triptych.v1 import kv_pb2
 
 Source = Callable[[], SlabData]
@@ -25,6 +26,10 @@ INLINE_BYTES = 2 << 20
 
 class Outbox(Protocol):
     """The sending end of one stream. Chunks of more than `most_bytes` make it slower."""
+
+    @property
+    def path(self) -> Path:
+        """Its name in the metrics."""
 
     @property
     def most_bytes(self) -> int:
@@ -44,6 +49,7 @@ class InlineOutbox:
     """Payloads travel in the stream, and are read from the cache itself when a message is encoded."""
 
     most_bytes = INLINE_BYTES
+    path: Path = "grpc"
 
     async def pack(self, chunk: kv_pb2.KvChunk, source: Source) -> PushFrame:
         """See `Outbox`."""
@@ -60,6 +66,8 @@ class InlineOutbox:
 
 class StagedOutbox:
     """Payloads lie in slots that the receiver has mapped; descriptors travel in the stream."""
+
+    path: Path = "shared_memory"
 
     def __init__(self, staging: Staging) -> None:
         self.most_bytes = staging.slot_bytes
@@ -95,6 +103,11 @@ class Inbox:
     def staged(self) -> bool:
         """True if chunks may lie in slots."""
         return self._view is not None
+
+    @property
+    def path(self) -> Path:
+        """See `Outbox`."""
+        return "shared_memory" if self.staged else "grpc"
 
     def payload(self, frame: Frame[Message], size: int) -> memoryview | None:
         """The chunk's `size` bytes; None when it has not as many. Slots may change while they are read."""

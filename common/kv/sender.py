@@ -14,8 +14,10 @@ from common.kv.outgoing import Outgoing
 from common.kv.payload import SlabData
 from common.kv.resuming import resuming
 from common.kv.session import ANSWER_S, PushSession, Supply
+from common.kv.tally import Path
 from common.kv.transport import Transport
 from common.kv.wire import Slab, layout_to_proto
+from common.tracing import span
 from triptych.errors import RequestCancelledError
 from triptych.v1 import kv_pb2, types_pb2
 
@@ -44,9 +46,10 @@ class KvPush:
         self._transfer_id = secrets.token_hex(16)
         self._lease_end = math.inf
         self._closed = False
+        self.path: Path = "grpc"
         self._supply = Supply(Outgoing(cache.layout, ticket.held_blocks, transport.chunk_bytes), self._data)
         # A task of its own: cancelling whoever waits for the acknowledgement must not cancel the transfer.
-        self._done = asyncio.ensure_future(resuming(self._attempt, lambda: self._lease_end))
+        self._done = asyncio.ensure_future(self._transfer())
         self._done.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     @property
@@ -89,6 +92,14 @@ class KvPush:
             raise RequestCancelledError("the transfer was given up")
         return SlabData(slab, self._cache, self._sequence.block_table[slab.first_block : slab.end_block])
 
+    async def _transfer(self) -> None:
+        with span("kv push", held_blocks=self._ticket.held_blocks) as current:
+            try:
+                await resuming(self._attempt, lambda: self._lease_end)
+            finally:
+                blocks = self.sent_bytes // self._cache.layout.bytes_per_block
+                current.set_attributes({"path": self.path, "bytes": self.sent_bytes, "blocks": blocks})
+
     async def _attempt(self) -> None:
         link = self._links.push(self._ticket.address)
         session = PushSession(self._supply, link, self._answer_s)
@@ -96,7 +107,9 @@ class KvPush:
             opened = await session.open(self._header())
             if opened is None:
                 return
-            await session.run(self._transport.outbox(opened))
+            outbox = self._transport.outbox(opened)
+            self.path = outbox.path
+            await session.run(outbox)
         finally:
             if session.lease_end < math.inf:
                 self._lease_end = session.lease_end

@@ -151,6 +151,8 @@ class WorkerProcess:
             total.running_requests += load.running_requests
             total.pending_tokens += load.pending_tokens
             total.preemptions += load.preemptions
+            total.kv_pushed_bytes += load.kv_pushed_bytes
+            total.kv_pulled_bytes += load.kv_pulled_bytes
         return total
 
     def _instance_id(self, role: Role) -> str:

@@ -33,10 +33,10 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
         self, request: decode_pb2.DecodeRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> AsyncIterator[decode_pb2.DecodeResponse]:
         """Ticket, tokens, finish; everything is freed however the call ends."""
-        about = {"request_id": request.request_id, "prompt_tokens": len(request.prompt.token_ids)}
-        with held("decode", **about) as current:
+        length = len(request.prompt.token_ids)
+        with held("decode", request_id=request.request_id, prompt_tokens=length) as current:
             await prepare_grammar(request.sampling, self._site.parts)
-            job, progress = self._engine.submit(request), Progress(current)
+            job, progress = self._engine.submit(request), Progress(current, self._site.metrics.stages)
             # Also when the call dies while a message is being written, where the generator itself is not told.
             context.add_done_callback(lambda _: self._engine.release(job))  # type: ignore[arg-type]  # the stub's type
             try:

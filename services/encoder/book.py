@@ -35,10 +35,12 @@ class ReplicaBook:
     def take(self, report: ReportReplicaRequest) -> None:
         """Take in one report; names that are no counters of ours are ignored."""
         name, counters = report.replica.replica_id, {key: report.counters[key] for key in NAMES}
-        before = self._last[name].counters if name in self._last else {}
+        before = self._last[name].counters if name in self._last else dict.fromkeys(NAMES, 0)
         for key in set(NAMES) - STANDING:
-            self._totals[key] += max(0, counters[key] - before.get(key, 0))
-        self._totals["bytes"] = counters["bytes"] or self._totals["bytes"]
+            self._totals[key] += max(0, counters[key] - before[key])
+        if counters["bytes"] != before["bytes"]:
+            # Whoever wrote last knows the store's fill; the others repeat what they once saw.
+            self._totals["bytes"] = counters["bytes"]
         self._last[name] = _Last(report.replica, counters, self._clock())
         self._forget()
 

@@ -68,7 +68,7 @@ class EncoderProcess:
         settings = self._settings
         server = RpcServer(settings.host, settings.port, [self._instance_id], settings.server_tls)
         desk = Desk(int(self._settings.held_budget), self._settings.held_s)
-        encoder = servicer.EncoderServicer(fleet.ensure, self._load, desk, self._book)
+        encoder = servicer.EncoderServicer(fleet.ensure, self._load, desk, self._book, self._metrics.stages)
         server.add(encoder_pb2_grpc.add_EncoderServiceServicer_to_server, encoder, servicer.FULL_NAME)
         worker = WorkerServicer(self._info, self._load.response, self._drain, instances=[self._instance_id])
         server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker, FULL_NAME)

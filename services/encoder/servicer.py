@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
 import grpc
 
+from common.metrics.stages import StageTimes
 from common.tracing import Span, held, inside, span
 from services.encoder.book import ReplicaBook
 from services.encoder.desk import CHUNK_BYTES, Desk, picture_name
@@ -30,8 +32,9 @@ class EncoderServicer(encoder_pb2_grpc.EncoderServiceServicer):
         load: Load,
         desk: Desk | None = None,
         book: ReplicaBook | None = None,
+        times: StageTimes | None = None,
     ) -> None:
-        self._ensure, self._load = ensure, load
+        self._ensure, self._load, self._times = ensure, load, times
         self._desk, self._book = desk or Desk(), book or ReplicaBook()
 
     async def Encode(
@@ -89,11 +92,20 @@ class EncoderServicer(encoder_pb2_grpc.EncoderServiceServicer):
 
     async def _one(self, task: Task) -> Done:
         with span("encode picture", visual_tokens=task.tokens) as current:
-            done = await self._ensure(task)
+            done = await self._timed(task)
             outcome = encoder_pb2.EncodeOutcome.Name(encoder_pb2.EncodeOutcome.ValueType(done.outcome))
             current.set_attributes({"outcome": outcome, "encode_ns": done.encode_ns, "size_bytes": done.size_bytes})
         if done.value is not None and not self._desk.embeddings.put(done.embedding_key, done.value):
             raise ResourceExhaustedError("the embedding fits neither into the store nor past it", retry_after_s=1.0)
+        return done
+
+    async def _timed(self, task: Task) -> Done:
+        began = time.monotonic_ns()
+        done = await self._ensure(task)
+        if self._times is not None:
+            self._times.note("encoder", "queue", time.monotonic_ns() - began - done.encode_ns)
+            if done.encode_ns:
+                self._times.note("encoder", "run", done.encode_ns)
         return done
 
 

@@ -7,6 +7,7 @@ from typing import Protocol
 from common.engine.sequence import Sequence
 from common.kv.links import GrpcLinks, Links
 from common.kv.sender import KvPush
+from common.kv.tally import Path
 from common.kv.transport import Transport
 from common.kv.wire import CHUNK_BYTES
 from common.rpc.channels import Channels
@@ -21,6 +22,10 @@ class Delivery(Protocol):
     @property
     def sent_bytes(self) -> int:
         """KV bytes moved so far."""
+
+    @property
+    def path(self) -> Path:
+        """How they move."""
 
     def ready(self, tokens: int) -> None:
         """The prompt's first `tokens` tokens are final in every layer."""

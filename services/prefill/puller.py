@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from common.kv.fetching import KvPull, have
 from common.kv.links import Links
+from common.kv.tally import Direction, Tally
 from common.rpc.channels import Channels
+from common.tracing import span
 from common.worker.parts import Parts
 from services.prefill.engine import PrefillEngine
 from services.prefill.job import Job
@@ -25,12 +27,12 @@ class Puller:
     A failed fetch costs its time and nothing else: what was not fetched is computed.
     """
 
-    def __init__(self, engine: PrefillEngine, parts: Parts, channels: Channels, links: Links) -> None:
+    def __init__(self, engine: PrefillEngine, parts: Parts, channels: Channels, links: Links, tally: Tally) -> None:
         self._engine = engine
         self._parts = parts
         self._channels = channels
         self._links = links
-        self._rates = engine.rates
+        self._rates, self._tally = engine.rates, tally
 
     async def pull(self, job: Job, ticket: kv_pb2.KvTicket, peers: Sequence[str]) -> None:
         """Fetch once the job has blocks, then let it be computed; never raises a TriptychError."""
@@ -41,7 +43,8 @@ class Puller:
             address, end = await self._longest(job, ticket, peers)
             end = self._parts.blocks.usable(job.sequence, end)
             if end > self._begin(job):
-                await self._fetch(job, address, end)
+                way: Direction = "decode_to_prefill" if address == ticket.address else "peer_to_prefill"
+                await self._fetch(job, address, end, way)
         except TriptychError as error:
             log.warning("KV could not be fetched and is computed: %s", error.message)
         finally:
@@ -68,7 +71,7 @@ class Puller:
             log.warning("a peer did not say what it has cached: %s", error.message)
             return 0
 
-    async def _fetch(self, job: Job, address: str, end: int) -> None:
+    async def _fetch(self, job: Job, address: str, end: int, way: Direction) -> None:
         begin, sequence, layout = self._begin(job), job.sequence, self._parts.cache.layout
         size = (end - begin) * layout.bytes_per_block
         if sequence.chain is None or not self._rates.worth_fetching((end - begin) * layout.block_size, size):
@@ -76,8 +79,12 @@ class Puller:
         started = time.monotonic()
         hashes, blocks = sequence.chain.hashes[begin:end], sequence.block_table[begin:end]
         pull = KvPull(self._links, self._parts.cache, hashes, blocks, self._parts.settings.kv_transport)
-        count = await pull.fetch(address)
-        self._rates.fetch.note(count * layout.bytes_per_block, time.monotonic() - started)
+        with span("kv pull", direction=way, blocks=end - begin) as current:
+            count = await pull.fetch(address)
+            moved = count * layout.bytes_per_block
+            current.set_attributes({"path": pull.path, "bytes": moved})
+        self._tally.note(way, pull.path, moved)
+        self._rates.fetch.note(moved, time.monotonic() - started)
         end = max(begin, self._parts.blocks.usable(sequence, begin + count))
         job.pulled_tokens = (end - begin) * layout.block_size
         sequence.num_computed += job.pulled_tokens

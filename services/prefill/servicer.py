@@ -8,6 +8,8 @@ from typing import Any
 
 import grpc
 
+from common.kv.tally import Tally
+from common.metrics.stages import StageTimes
 from common.tracing import Span, span
 from common.worker.prompts import to_generated
 from services.prefill.delivery import Deliveries
@@ -25,8 +27,16 @@ FULL_NAME = "triptych.v1.PrefillService"
 class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
     """Ties a call to a job, its images and its transfer."""
 
-    def __init__(self, engine: PrefillEngine, images: ImageFeed, puller: Puller, deliveries: Deliveries) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        engine: PrefillEngine,
+        images: ImageFeed,
+        puller: Puller,
+        deliveries: Deliveries,
+        tally: Tally,
+        times: StageTimes,
+    ) -> None:
+        self._engine, self._tally, self._times = engine, tally, times
         self._images = images
         self._puller = puller
         self._deliveries = deliveries
@@ -38,10 +48,11 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
     ) -> prefill_pb2.PrefillResponse:
         """Compute and deliver one prompt; everything is freed however the call ends."""
         begin = await _begin(request_iterator)
-        about = {"request_id": begin.request_id, "prompt_tokens": len(begin.prompt.token_ids)}
-        with span("prefill", **about, images=len(begin.prompt.images)) as current:
+        length, images = len(begin.prompt.token_ids), len(begin.prompt.images)
+        with span("prefill", request_id=begin.request_id, prompt_tokens=length, images=images) as current:
             job = await self._run(begin, request_iterator, current)
             account = _account(job)
+            self._note(job, account)
             current.set_attributes({field.name: value for field, value in account.ListFields()})
         return account
 
@@ -61,6 +72,12 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
             delivery.abort()
             self._engine.release(job)
         return job
+
+    def _note(self, job: Job, account: prefill_pb2.PrefillResponse) -> None:
+        self._tally.note("prefill_to_decode", job.delivery.path, account.transfer_bytes)
+        self._times.note("prefill", "queue", account.queue_ns)
+        self._times.note("prefill", "run", account.compute_ns)
+        self._times.note("prefill", "transfer", account.transfer_ns)
 
 
 async def _begin(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill_pb2.PrefillBegin:

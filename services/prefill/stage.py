@@ -6,6 +6,7 @@ from common.kv.links import NAME as KV_NAME
 from common.kv.links import GrpcLinks, Links
 from common.kv.servicer import KvServicer, add_kv_service
 from common.kv.serving import Shelf
+from common.kv.tally import Tally
 from common.kv.transport import Transport
 from common.rpc.server import RpcServer
 from common.store.embeddings import EmbeddingStore
@@ -43,13 +44,17 @@ class PrefillStage:
         store = EmbeddingStore(site.redis, None, memory_bytes=int(settings.embedding_memory))
         self._source = EmbeddingSource(store, site.channels)
         site.metrics.add(self._source.series)
+        self._tally = Tally()
+        site.metrics.add(self._tally.series)
 
     def register(self, server: RpcServer) -> None:
         """Add PrefillService and KvService."""
         site, parts = self._site, self._site.parts
         images = ImageFeed(self._engine, self._source)
-        puller = Puller(self._engine, parts, site.channels, self._links)
-        prefill = servicer.PrefillServicer(self._engine, images, puller, self._deliveries)
+        puller = Puller(self._engine, parts, site.channels, self._links, self._tally)
+        prefill = servicer.PrefillServicer(
+            self._engine, images, puller, self._deliveries, self._tally, site.metrics.stages
+        )
         server.add(prefill_pb2_grpc.add_PrefillServiceServicer_to_server, prefill, servicer.FULL_NAME)
         if self._serves_kv:
             self._register_kv(server)
@@ -72,6 +77,8 @@ class PrefillStage:
             waiting_requests=scheduler.num_waiting,
             running_requests=scheduler.num_active,
             pending_tokens=scheduler.pending_tokens,
+            kv_pushed_bytes=self._tally.pushed_bytes,
+            kv_pulled_bytes=self._tally.pulled_bytes,
         )
 
     def describe(self, info: worker_pb2.WorkerInfo) -> None:

@@ -24,12 +24,12 @@ class EncodeStage:
     def __init__(self, settings: EncoderSettings, redis: Redis, metrics: Metrics) -> None:
         self._replica = Replica(settings.for_replica(), redis)
         self._load, self._book = Load(settings.max_pending_tokens), ReplicaBook()
-        self._policy = settings.embedding_policy
+        self._policy, self._times = settings.embedding_policy, metrics.stages
         metrics.add(self._series)
 
     def register(self, server: RpcServer) -> None:
         """Add EncoderService."""
-        encoder = servicer.EncoderServicer(self._replica.ensure, self._load)
+        encoder = servicer.EncoderServicer(self._replica.ensure, self._load, times=self._times)
         server.add(encoder_pb2_grpc.add_EncoderServiceServicer_to_server, encoder, servicer.FULL_NAME)
 
     def start(self) -> None:

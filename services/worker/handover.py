@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from common.engine.sequence import Sequence
+from common.kv.tally import Path
 from services.decode.engine import DecodeEngine
 from services.prefill.delivery import Deliveries, Delivery
 from triptych.errors import FailedPreconditionError
@@ -13,6 +14,7 @@ class Reference:
     """A `Delivery` within one process."""
 
     sent_bytes = 0
+    path: Path = "reference"
 
     def __init__(self, decode: DecodeEngine, reservation_id: str) -> None:
         self._decode = decode

@@ -80,6 +80,7 @@ async def test_a_worker_that_drains_gets_no_requests(wide: Bench) -> None:
     worker = wide.fleet.workers["decode"][0]
     worker.info.draining = True
     await worker.registration.announce()
-    await asyncio.sleep(0.7)
+    cluster = wide.router.routing.cluster
+    await eventually(lambda: len(cluster.ready(WorkerRole.WORKER_ROLE_DECODE)) == 1)
     await asyncio.gather(*(wide.chat() for _ in range(6)))
     assert worker.requests == []

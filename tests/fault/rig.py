@@ -79,7 +79,7 @@ async def open_rig(redis_url: str, **encoder: Any) -> AsyncIterator[Rig]:
         redis = connect(redis_url)
         stack.push_async_callback(redis.aclose)
         settings = EncoderSettings.model_validate({**common, **encoder})
-        replica, desk = await _encoder(stack, redis, settings)
+        replica, desk = await open_encoder(stack, redis, settings)
         worker = combined_main.build(CombinedSettings.model_validate({**common, "blocks": 512}))
         await stack.enter_async_context(running([worker]))
         router = RouterProcess(RouterSettings.model_validate({**common, "http_port": 0}))
@@ -93,7 +93,8 @@ async def open_rig(redis_url: str, **encoder: Any) -> AsyncIterator[Rig]:
         yield Rig(http, replica, desk)
 
 
-async def _encoder(stack: AsyncExitStack, redis: Redis, settings: EncoderSettings) -> tuple[Replica, Desk]:
+async def open_encoder(stack: AsyncExitStack, redis: Redis, settings: EncoderSettings) -> tuple[Replica, Desk]:
+    """One replica behind its servicer, without Ray, in the registry."""
     link = connect(settings.redis_url)
     stack.push_async_callback(link.aclose)
     replica, desk = Replica(settings.for_replica(), link), Desk()

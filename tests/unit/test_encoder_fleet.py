@@ -78,6 +78,12 @@ def test_what_stands_is_not_summed(book: ReplicaBook) -> None:
     assert (book.totals["bytes"], book.totals["failed_writes"]) == (900, 0)
 
 
+def test_the_fill_of_the_store_is_what_the_last_writer_saw(book: ReplicaBook) -> None:
+    for name, fill in (("a", 700), ("b", 900), ("a", 700)):
+        book.take(report(name, bytes=fill))
+    assert book.totals["bytes"] == 900
+
+
 def test_unknown_names_are_ignored(book: ReplicaBook) -> None:
     before = set(book.totals)
     book.take(report("a", what_is_this=5))

@@ -22,12 +22,13 @@ from triptych.v1.worker_pb2 import GetLoadResponse
 
 
 def samples(metrics: Metrics) -> dict[str, float]:
-    """Every sample of the page, by its name and labels as they stand there."""
+    """Every sample of the page but the version, by its name and labels as they stand there."""
     found = {}
     for family in text_string_to_metric_families(metrics.render().decode()):
         for sample in family.samples:
             labels = ",".join(f"{name}={value}" for name, value in sorted(sample.labels.items()))
             found[f"{sample.name}{{{labels}}}"] = sample.value
+    found.pop(next(name for name in found if name.startswith("triptych_build_info{")))
     return found
 
 

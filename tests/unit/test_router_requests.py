@@ -156,7 +156,7 @@ def test_the_account_adds_up() -> None:
         23,
         20,
         40,
-        50,
+        60,
     )
 
 

@@ -14,6 +14,7 @@ from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
 from common.families.base import ImageSpan, Positions
 from common.identity.blocks import BlockChain, KeyedSpan
+from common.kv.tally import Path
 from common.worker.blocks import SequenceBlocks
 from services.decode.job import Job as DecodeJob
 from services.decode.scheduler import DecodeScheduler
@@ -176,6 +177,7 @@ class SilentDelivery:
     """A transfer that goes nowhere: scheduling does not depend on it."""
 
     sent_bytes = 0
+    path: Path = "grpc"
 
     def ready(self, tokens: int) -> None:
         """Nothing is sent."""

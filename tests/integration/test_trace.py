@@ -1,0 +1,155 @@
+"""One request through a router and real workers is one trace, and a process exports its own to a collector."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import httpx
+import pytest
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
+
+from common.store.client import connect
+from common.tracing import spans
+from services.encoder.settings import EncoderSettings
+from services.router.service import RouterProcess
+from services.router.settings import RouterSettings
+from tests.checkpoints import CheckpointCache
+from tests.contract.router_bench import eventually, png
+from tests.fault.rig import open_encoder
+from tests.processes import serving_process
+from tests.workers import running_pair
+
+TRACE = "0af7651916cd43dd8448eb211c80319c"
+CALLER = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
+PICTURE = "data:image/png;base64," + base64.b64encode(png()).decode()
+# Every span with the one above it.
+TREE = {
+    ("request", ""),
+    ("admission", "request"),
+    ("queue", "request"),
+    ("attempt", "request"),
+    ("encode", "attempt"),
+    ("encode call", "encode"),
+    ("encode picture", "encode call"),
+    ("prefill", "attempt"),
+    ("prefill chunk", "prefill"),
+    ("kv push", "prefill"),
+    ("decode", "attempt"),
+}
+
+
+class Collected:
+    """What a collector would get of all services in this process."""
+
+    def __init__(self, exporter: InMemorySpanExporter) -> None:
+        self._exporter = exporter
+
+    def ended(self, name: str) -> list[ReadableSpan]:
+        return [span for span in self._exporter.get_finished_spans() if span.name == name]
+
+    def tree(self) -> set[tuple[str, str]]:
+        """Of the caller's trace: names with the names of their parents."""
+        mine = [span for span in self._exporter.get_finished_spans() if f"{span.context.trace_id:032x}" == TRACE]
+        names = {span.context.span_id: span.name for span in mine}
+        return {(span.name, names.get(span.parent.span_id, "") if span.parent else "?") for span in mine}
+
+    def everything(self) -> str:
+        return "".join(span.to_json() for span in self._exporter.get_finished_spans())
+
+    def clear(self) -> None:
+        self._exporter.clear()
+
+
+@pytest.fixture
+def collected(monkeypatch: pytest.MonkeyPatch) -> Collected:
+    """The process's one provider is left alone."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(spans, "_TRACER", provider.get_tracer("test"))
+    return Collected(exporter)
+
+
+@pytest.fixture
+async def http(checkpoints: CheckpointCache, valkey_url: str) -> AsyncIterator[httpx.AsyncClient]:
+    """A router over an encoder, a prefill and a decode worker."""
+    common: dict[str, Any] = {"model": checkpoints.get("qwen2_vl"), "redis_url": valkey_url, "drain_grace_s": 0.5}
+    async with AsyncExitStack() as stack:
+        redis = connect(valkey_url)
+        stack.push_async_callback(redis.aclose)
+        await open_encoder(stack, redis, EncoderSettings.model_validate(common))
+        await stack.enter_async_context(running_pair(common["model"], valkey_url, {"step_tokens": 16}))
+        router = RouterProcess(RouterSettings.model_validate({**common, "http_port": 0}))
+        stack.push_async_callback(router.stop)
+        await router.start()
+        url = f"http://127.0.0.1:{router.http_port}"
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+        while (await http.get("/readyz")).status_code != 200:
+            pass
+        yield http
+
+
+def body(text: str, **fields: Any) -> dict[str, Any]:
+    content = [{"type": "image_url", "image_url": {"url": PICTURE}}, {"type": "text", "text": text}]
+    return {"messages": [{"role": "user", "content": content}], "max_tokens": 4, "ignore_eos": True, **fields}
+
+
+async def test_a_request_is_one_trace_across_all_services(http: httpx.AsyncClient, collected: Collected) -> None:
+    answer = await http.post("/v1/chat/completions", json=body("a secret word"), headers=CALLER)
+    assert answer.status_code == 200, answer.text
+    usage = answer.json()["usage"]["triptych"]
+    await eventually(lambda: len(collected.ended("request")) == len(collected.ended("decode")) == 1)
+    assert collected.tree() == TREE
+    (request,), (push,), (decode,) = (collected.ended(name) for name in ("request", "kv push", "decode"))
+    about = dict(request.attributes or {})
+    assert (about["prompt_tokens"], about["images"], about["outcome"]) == (usage["prompt_tokens"], 1, "length")
+    assert (push.attributes or {})["bytes"] == usage["kv_transfer_bytes"] > 0
+    assert [event.name for event in decode.events] == ["first token"] and (decode.attributes or {})["tokens"] == 4
+    chunks = [(chunk.attributes or {})["tokens"] for chunk in collected.ended("prefill chunk")]
+    assert len(chunks) > 1 and sum(chunks) == usage["prompt_tokens"]
+    assert "secret" not in collected.everything()
+
+
+async def test_the_next_turn_shows_what_was_pulled(http: httpx.AsyncClient, collected: Collected) -> None:
+    first = await http.post("/v1/chat/completions", json=body("a", max_tokens=40))
+    said = {"role": "assistant", "content": first.json()["choices"][0]["message"]["content"]}
+    collected.clear()
+    question = body("a")
+    question["messages"] += [said, {"role": "user", "content": "and then?"}]
+    await http.post("/v1/chat/completions", json=question)
+    await eventually(lambda: len(collected.ended("prefill")) == 1)
+    assert {(span.attributes or {})["direction"] for span in collected.ended("kv pull")} <= {"decode_to_prefill"}
+
+
+async def test_a_caller_who_leaves_ends_every_span(http: httpx.AsyncClient, collected: Collected) -> None:
+    asked = body("a", max_tokens=500, stream=True)
+    async with http.stream("POST", "/v1/chat/completions", json=asked, headers=CALLER) as answer:
+        async for line in answer.aiter_lines():
+            if line.startswith("data:"):
+                break
+    await eventually(lambda: all(collected.ended(name) for name in ("request", "attempt", "decode")))
+    (request,) = collected.ended("request")
+    assert (request.status.status_code, request.status.description) == (StatusCode.ERROR, "cancelled")
+
+
+class Collector(trace_service_pb2_grpc.TraceServiceServicer):
+    """The part of an OTLP collector that takes spans."""
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[str, str]] = []
+
+    async def Export(self, request: Any, context: Any) -> Any:
+        for resource in request.resource_spans:
+            attributes = {each.key: each.value.string_value for each in resource.resource.attributes}
+            found = [span.name for scope in resource.scope_spans for span in scope.spans]
+            self.spans += [(attributes["service.name"], name) for name in found]
+        return trace_service_pb2.ExportTraceServiceResponse()
