@@ -12,9 +12,11 @@ COPY pyproject.toml requirements.lock README.md LICENSE ./
 COPY triptych/version.py ./triptych/
 RUN python -m venv --without-pip /opt/triptych
 
-# Compiled code stays: the root is read-only, so no container could keep what it compiles at its start.
+# No container can keep what it compiles at its start, because the root is read-only: compiled code belongs to the images.
+# The smallest of them, the router's, has only that of the modules that it loads.
 FROM build AS needs-router
-RUN python -m pip --python /opt/triptych/bin/python install -c requirements.lock '.[router]'
+RUN python -m pip --python /opt/triptych/bin/python install --no-compile -c requirements.lock '.[router]' \
+    && find /opt/triptych -type d -name tests -prune -exec rm -rf {} +
 
 # Where a build of torch without CUDA is found; empty: only the package index.
 FROM build AS needs-worker
@@ -45,7 +47,8 @@ HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 CMD ["t
 FROM base AS router
 COPY --from=needs-router /opt/triptych /opt/triptych
 COPY --from=code /wheel /wheel
-RUN pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
+RUN pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl \
+    && PYTHONDONTWRITEBYTECODE="" python -P -c "import services.router.service, triptych.cli"
 USER 10001:10001
 EXPOSE 8000
 CMD ["python", "-P", "-m", "services.router"]

@@ -107,7 +107,7 @@ class Soak:
             due = self._done + KILL_EVERY
 
 
-async def main(requests: int, seed: int) -> None:
+async def main(requests: int = 10_000, seed: int = 1) -> None:
     """The long form, on real workers."""
     from benchmarks._soak_cluster import QUESTIONS, open_target  # noqa: PLC0415 - the short form needs no torch
 
@@ -119,4 +119,4 @@ async def main(requests: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(*[int(given) for given in sys.argv[1:3]] if len(sys.argv) > 2 else (10_000, 1)))
+    asyncio.run(main(*(int(given) for given in sys.argv[1:3])))

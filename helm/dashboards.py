@@ -10,6 +10,14 @@ FILE = Path(__file__).parent / "triptych" / "files" / "dashboards" / "triptych.j
 WIDTH, HEIGHT = 8, 7
 Panel = tuple[str, str, list[tuple[str, str]]]
 
+
+def _read_ratio(labels: str) -> str:
+    """The KV read ratio for each value of some of the labels of prompts, weighted by tokens."""
+    tokens = "rate(triptych_router_prompt_tokens_total{}[5m])"
+    read = tokens.format('{kind="cache_read"}')
+    return f"sum by ({labels}) ({read}) / sum by ({labels}) ({tokens.format('')})"
+
+
 # (title, unit, [(query, legend)]); a row of panels has one heading.
 ROWS: list[tuple[str, list[Panel]]] = [
     (
@@ -21,7 +29,13 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "s",
                 [("triptych:first_token_seconds:p50", "p50"), ("triptych:first_token_seconds:p99", "p99")],
             ),
+            (
+                "Between two tokens",
+                "s",
+                [("triptych:inter_token_seconds:p50", "p50"), ("triptych:inter_token_seconds:p99", "p99")],
+            ),
             ("Tokens a second", "short", [("triptych:completion_tokens:rate5m", "completion")]),
+            ("Time by stage (p99)", "s", [("triptych:request_stage_seconds:p99", "{{stage}}")]),
             (
                 "Running and waiting",
                 "short",
@@ -33,7 +47,11 @@ ROWS: list[tuple[str, list[Panel]]] = [
             (
                 "Moved to other workers",
                 "reqps",
-                [("sum by (reason) (rate(triptych_router_retries_total[5m]))", "{{reason}}")],
+                [
+                    ("sum by (reason) (rate(triptych_router_retries_total[5m]))", "{{reason}}"),
+                    ("sum(rate(triptych_router_failovers_total[5m]))", "answered all the same"),
+                    ("sum by (reason) (rate(triptych_router_gave_up_total[5m]))", "given up: {{reason}}"),
+                ],
             ),
             ("Turned away", "reqps", [("sum by (reason) (rate(triptych_router_shed_total[5m]))", "{{reason}}")]),
         ],
@@ -50,6 +68,24 @@ ROWS: list[tuple[str, list[Panel]]] = [
                     ("triptych:kv_uncached_ratio:5m", "neither"),
                 ],
             ),
+            ("Read ratio by content", "percentunit", [(_read_ratio("content, conversation"), "{{content}}, {{conversation}} turn")]),
+            ("Read ratio by policy", "percentunit", [(_read_ratio("context_policy"), "{{context_policy}}")]),
+            ("Read ratio by turn", "percentunit", [(_read_ratio("turn"), "turn {{turn}}")]),
+            ("Read ratio by prompt length", "percentunit", [(_read_ratio("input_tokens"), "{{input_tokens}}")]),
+            (
+                "Read ratio when history was cut",
+                "percentunit",
+                [
+                    (_read_ratio("image_evicted"), "picture removed: {{image_evicted}}"),
+                    (_read_ratio("summarised"), "summarised: {{summarised}}"),
+                ],
+            ),
+            ("KV moved", "Bps", [("triptych:kv_transfer_bytes:rate5m", "{{direction}} by {{path}}")]),
+            (
+                "Transfers",
+                "ops",
+                [("sum by (direction) (rate(triptych_kv_transfers_total[5m]))", "{{direction}}")],
+            ),
             ("Blocks", "short", [("sum by (job, state) (triptych_kv_blocks)", "{{job}} {{state}}")]),
             (
                 "Preemptions",
@@ -62,6 +98,7 @@ ROWS: list[tuple[str, list[Panel]]] = [
         "Embedding cache",
         [
             ("Hits of all needed", "percentunit", [("triptych:embedding_hit_ratio:5m", "hit")]),
+            ("Saved because pictures repeat", "percentunit", [("triptych:image_dedup_ratio:5m", "of all occurrences")]),
             (
                 "Where embeddings are found",
                 "ops",
@@ -94,6 +131,8 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "short",
                 [("sum(rate(triptych_encoder_visual_tokens_total[5m]))", "tokens")],
             ),
+            ("Waiting, computing, moving (p99)", "s", [("triptych:stage_seconds:p99", "{{stage}}: {{part}}")]),
+            ("Versions", "short", [("count by (version) (triptych_build_info)", "{{version}}")]),
         ],
     ),
 ]

@@ -61,7 +61,7 @@ async def no_tasks_left() -> AsyncIterator[None]:
     """Fails a test whose tasks outlive it. What was cancelled gets a moment to end."""
     before = asyncio.all_tasks()
     yield
-    for _ in range(20):
+    for _ in range(200):
         left = asyncio.all_tasks() - before - {asyncio.current_task()}
         if not left:
             return

@@ -96,7 +96,7 @@ class Pair:
 
     async def idle(self) -> bool:
         """True once no block is in use anywhere; gives cancelled calls a moment to be noticed."""
-        for _ in range(100):
+        for _ in range(500):
             loads = [await self.load("prefill"), await self.load("decode")]
             if not any(load.blocks_in_use or load.running_requests or load.waiting_requests for load in loads):
                 return True

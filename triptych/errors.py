@@ -13,8 +13,8 @@ TriptychError
 │   ├── ImagesNotFoundError     digests whose pixels must be sent first
 │   └── ModelNotFoundError      the model name is not served here
 ├── FailedPreconditionError     400  an old ticket, or two parts that do not fit together
-│   └── ClientClosedError       the caller closed the client before
-│   ├── WrongInstanceError      400  the address belongs to another process now; never reaches a client
+│   ├── ClientClosedError       the caller closed the client before
+│   ├── WrongInstanceError      the address belongs to another process now; never reaches a client
 │   └── QuarantinedError        422  the request has brought down workers before
 ├── ResourceExhaustedError      429  full for now
 │   ├── QuotaExceededError      429  the tenant of the API key uses all that it may
@@ -24,7 +24,7 @@ TriptychError
 ├── UnavailableError            503  a part is down or not ready yet
 └── InternalError               500  ours; the details stay in the log
 
-A foreign exception is mapped to one of these once, where it enters. `common.rpc.status` carries them over gRPC,
+A foreign exception is mapped to one of these once, where it enters. `triptych.status` carries them over gRPC,
 `services.router.http` over HTTP.
 """
 

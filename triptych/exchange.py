@@ -166,10 +166,10 @@ def _pictures(messages: list[Message]) -> dict[str, Image]:
 def _build_request(messages: list[Message], model: str, given: dict[str, Any]) -> GenerateRequest:
     sampling = {name: given.pop(name) for name in _SAMPLING & given.keys()}
     stop = given.pop("stop", ())
-    fields = take_tools(given)
-    if grammar := take_grammar(given):
-        sampling["grammar"] = grammar
     try:
+        fields = take_tools(given)
+        if grammar := take_grammar(given):
+            sampling["grammar"] = grammar
         return GenerateRequest(
             model=model,
             messages=[to_wire(message) for message in messages],

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from llguidance import LLMatcher, LLTokenizer
@@ -29,12 +30,14 @@ class GrammarCompiler:
         self._tokenizer: LLTokenizer | None = None
         self._compiled: OrderedDict[Language, LLMatcher] = OrderedDict()
         self._lock, self._turn = threading.Lock(), asyncio.Lock()
+        # A thread cannot be cancelled: in this one hard grammars whose callers have left do not pile up.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
 
     async def prepare(self, language: Language) -> None:
         """Compile in a thread, one at a time, so that `state` need not; raises what `state` raises."""
         async with self._turn:
             if self._find(language) is None:
-                await asyncio.to_thread(self.state, language)
+                await asyncio.get_running_loop().run_in_executor(self._thread, self.state, language)
 
     def state(self, language: Language) -> GrammarState:
         """The start of an answer.

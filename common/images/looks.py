@@ -52,17 +52,17 @@ def near_duplicates(pictures: Sequence[Seen]) -> list[list[int]]:
     """
     known = [index for index, seen in enumerate(pictures) if _LOOK.fullmatch(seen.look)]
     gradients, colours, ratios = _columns([pictures[index] for index in known])
-    leader = list(range(len(known)))
+    group_of = np.arange(len(known))
     for at in range(len(known)):
-        rest = slice(at + 1, None)
-        near = np.bitwise_count(gradients[rest] ^ gradients[at]) <= MAX_DISTANCE
-        near &= (np.abs(colours[rest] - colours[at]) <= MAX_COLOUR).all(axis=1)
-        near &= np.abs(ratios[rest] - ratios[at]) <= np.log(MAX_STRETCH)
-        for other in np.flatnonzero(near):
-            leader[_root(leader, at + 1 + int(other))] = _root(leader, at)
+        near = np.bitwise_count(gradients ^ gradients[at]) <= MAX_DISTANCE
+        near &= (np.abs(colours - colours[at]) <= MAX_COLOUR).all(axis=1)
+        near &= np.abs(ratios - ratios[at]) <= np.log(MAX_STRETCH)
+        met = np.unique(group_of[near])
+        if len(met) > 1:
+            group_of[np.isin(group_of, met)] = group_of[at]
     groups: dict[int, list[int]] = {}
-    for at, index in enumerate(known):
-        groups.setdefault(_root(leader, at), []).append(index)
+    for index, group in zip(known, group_of.tolist(), strict=True):
+        groups.setdefault(group, []).append(index)
     return sorted(group for group in groups.values() if len(group) > 1)
 
 
@@ -73,9 +73,3 @@ def _columns(
     colours = np.array([list(bytes.fromhex(seen.look[16:])) for seen in pictures], dtype=np.int64).reshape(-1, 3)
     ratios = np.log(np.array([seen.width / seen.height for seen in pictures], dtype=np.float64))
     return gradients, colours, ratios
-
-
-def _root(leader: list[int], at: int) -> int:
-    while leader[at] != at:
-        leader[at] = at = leader[leader[at]]
-    return at

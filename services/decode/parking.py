@@ -14,7 +14,7 @@ from triptych.errors import InternalError
 class Parked:
     """`layers[i]` holds layer i of `num_blocks` blocks, good for the first `num_computed` tokens."""
 
-    layers: tuple[bytes, ...]
+    layers: tuple[memoryview, ...]
     num_blocks: int
     num_computed: int
 
@@ -42,7 +42,7 @@ class Parking:
         if not self.can_park(sequence):
             raise InternalError("the parking space is full")
         blocks = sequence.block_table[: self._computed_blocks(sequence)]
-        layers = tuple(bytes(self._cache.export(layer, blocks)) for layer in range(self._cache.layout.layers))
+        layers = tuple(self._cache.export(layer, blocks) for layer in range(self._cache.layout.layers))
         self._parked[sequence] = Parked(layers, len(blocks), sequence.num_computed)
 
     def unpark(self, sequence: Sequence) -> None:
@@ -53,7 +53,7 @@ class Parking:
         missing = sequence.block_table[have : parked.num_blocks]
         skip = have * self._cache.layout.bytes_per_layer_block
         for layer, data in enumerate(parked.layers if missing else ()):
-            self._cache.load(layer, missing, memoryview(data)[skip:])
+            self._cache.load(layer, missing, data[skip:])
         sequence.num_computed = parked.num_computed
 
     def forget(self, sequence: Sequence) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -23,6 +24,7 @@ from services.router.prompt_map import prompt_map
 from services.router.prompt_metrics import PromptMetrics
 from services.router.tokenizer import Tokenizer
 from services.router.traces import answered, asked
+from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import (
     GenerateDelta,
     GenerateFinished,
@@ -34,6 +36,7 @@ from triptych.v1.router_pb2 import (
 from triptych.v1.types_pb2 import FinishReason, Usage
 
 log = logging.getLogger(__name__)
+MAX_DETOKENIZED = 2**20
 
 
 class Generator:
@@ -87,9 +90,11 @@ class Generator:
         plan = await self._planner.plan(request)
         return await self._admission.tokenize(plan.request, caller)
 
-    def detokenize(self, ids: Sequence[int]) -> str:
-        """Text of token ids, without special tokens."""
-        return self._tokenizer.decode(ids)
+    async def detokenize(self, ids: Sequence[int]) -> str:
+        """Text of token ids, without special tokens; InvalidArgumentError for more than any context holds."""
+        if len(ids) > MAX_DETOKENIZED:
+            raise InvalidArgumentError(f"at most {MAX_DETOKENIZED} tokens are possible", param="token_ids")
+        return await asyncio.to_thread(self._tokenizer.decode, ids)
 
     def _finish(self, request: GenerateRequest, job: Job, finished: GenerateFinished, answer_ids: list[int]) -> None:
         """Tell everybody who keeps accounts; the history goes first, since it adds where the prompt diverged."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
 
 from common.grammar import Fault, Language, find_fault
 from common.grammar.language import PARAM
@@ -14,11 +15,13 @@ MAX_CACHED = 256
 
 
 class Grammars:
-    """What is known about the last grammars. Awaits a thread for a new one, so that only grammars wait for it."""
+    """What is known about the last grammars. Awaits its one thread for a new one, so that only grammars wait for it."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Language, Fault | None] = OrderedDict()
-        # One at a time: hard ones must not take the threads that everybody needs.
+        # A thread of its own: hard ones must not take those that everybody needs, nor go on in several at once when
+        # those who asked have left. The lock lets who asks for the same one wait for its result instead.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._turn = asyncio.Lock()
 
     async def check(self, grammar: types_pb2.Grammar, param: str = "") -> None:
@@ -27,7 +30,8 @@ class Grammars:
         param = param or f"{PARAM}.{language.kind}"
         async with self._turn:
             if language not in self._known:
-                self._keep(language, await asyncio.to_thread(_find, language, param))
+                loop = asyncio.get_running_loop()
+                self._keep(language, await loop.run_in_executor(self._thread, _find, language, param))
             fault = self._known[language]
         if fault:
             path = f"{param}.{fault.path}" if fault.path else param

@@ -14,6 +14,8 @@ from triptych.v1.types_pb2 import ContentPart, ImageRef, Message
 ROLES = ("system", "user", "assistant", "tool")
 IMAGE_ROLES = ("user", "tool")
 MAX_NESTING = 64
+MAX_MESSAGES = 16_384
+"""Messages of a conversation, and parts and calls in all of them: looking at millions keeps everybody waiting."""
 DETAILS = ("", "auto", "low", "high")
 
 
@@ -29,6 +31,7 @@ def check_messages(messages: Sequence[Message], max_images: int) -> list[ImageUs
     """The pictures in order; InvalidArgumentError naming the message or part at fault."""
     if not messages:
         raise InvalidArgumentError("messages must not be empty", param="messages")
+    _check_count(messages)
     for index, message in enumerate(messages):
         _check_role(message, f"messages[{index}]")
         _check_calls(message, f"messages[{index}]")
@@ -53,6 +56,13 @@ def check_image_role(role: str, param: str) -> None:
     if role not in IMAGE_ROLES:
         message = f"{param} has the role {role}; only user and tool messages hold images"
         raise InvalidArgumentError(message, param=param)
+
+
+def _check_count(messages: Sequence[Message]) -> None:
+    if len(messages) > MAX_MESSAGES:
+        raise InvalidArgumentError(f"at most {MAX_MESSAGES} messages are possible", param="messages")
+    if sum(len(message.content) + len(message.tool_calls) for message in messages) > MAX_MESSAGES:
+        raise InvalidArgumentError(f"messages: at most {MAX_MESSAGES} parts and calls are possible", param="messages")
 
 
 def _check_role(message: Message, param: str) -> None:

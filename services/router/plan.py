@@ -17,6 +17,8 @@ from triptych.v1.router_pb2 import GenerateRequest
 from triptych.v1.types_pb2 import SamplingParams
 
 MAX_CHOICES = 16
+MAX_NAME = 256
+"""Characters of the names that callers give to requests and sessions: some are remembered."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Planner:
         stops = check_stops(request.stop)
         if request.n > MAX_CHOICES:
             raise InvalidArgumentError(f"n: at most {MAX_CHOICES} answers are possible, not {request.n}", param="n")
+        _check_names(request)
         _check_prompt(request)
         await check_tools(request, self._tools, self._grammars)
         return Plan(await self._with_grammar(request), stops, max(1, request.n))
@@ -65,6 +68,12 @@ class Planner:
         changed.CopyFrom(request)
         changed.sampling.grammar.CopyFrom(grammar)
         return changed
+
+
+def _check_names(request: GenerateRequest) -> None:
+    for field, name in (("request_id", request.request_id), ("session_id", request.session_id)):
+        if len(name) > MAX_NAME:
+            raise InvalidArgumentError(f"{field}: at most {MAX_NAME} characters, not {len(name)}", param=field)
 
 
 def _check_prompt(request: GenerateRequest) -> None:

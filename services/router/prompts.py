@@ -24,7 +24,7 @@ def characters(request: GenerateRequest) -> int:
     if request.HasField("prompt"):
         return len(request.prompt.text)
     texts = sum(len(part.text) for message in request.messages for part in message.content)
-    calls = sum(len(call.arguments) for message in request.messages for call in message.tool_calls)
+    calls = sum(len(call.name) + len(call.arguments) for message in request.messages for call in message.tool_calls)
     return texts + calls + sum(len(tool.description) + len(tool.parameters) for tool in offered(request))
 
 

@@ -8,6 +8,8 @@ from common.store.images import StoredImage
 from common.store.memory import MemoryTier
 
 Upload = tuple[StoredImage, bytes]
+ENTRY_BYTES = 1024
+"""Roughly what Python needs for a file beside its bytes, and for its name."""
 
 
 class RecentUploads:
@@ -15,13 +17,13 @@ class RecentUploads:
 
     def __init__(self, max_bytes: int) -> None:
         self._uploads: MemoryTier[Upload] = MemoryTier(max_bytes)
-        # File digest to image id; as many as a small file each would need.
+        # File digest to image id.
         self._names: MemoryTier[str] = MemoryTier(max_bytes)
 
     def put(self, scope: str, image: StoredImage, data: bytes) -> bool:
         """Remember a file; False when it alone is over the limit."""
-        self._names.put(f"{scope}:{image.digest}", image.image_id, min(1024, len(data)))
-        return self._uploads.put(f"{scope}:{image.image_id}", (image, data), len(data))
+        self._names.put(f"{scope}:{image.digest}", image.image_id, ENTRY_BYTES)
+        return self._uploads.put(f"{scope}:{image.image_id}", (image, data), ENTRY_BYTES + len(data))
 
     def get(self, scope: str, name: str) -> Upload | None:
         """What is known under a file digest or an image id."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, closing
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, closing, contextmanager
 from typing import Any, cast
 
 import grpc
@@ -48,9 +48,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self, request: router_pb2.GenerateRequest, context: Context
     ) -> AsyncIterator[router_pb2.GenerateResponse]:
         """Stream one answer."""
-        caller = self._caller(context)
-        with closing(caller.allowance) as allowance:
-            allowance.begin()
+        with _counted(self._caller(context)) as caller:
             async with aclosing(self._generator.generate(request, caller)) as responses:
                 async for response in responses:
                     yield response
@@ -59,9 +57,7 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self, request_iterator: AsyncIterator[router_pb2.PutImageRequest], context: Context
     ) -> router_pb2.PutImageResponse:
         """Take in one picture."""
-        caller = self._caller(context)
-        with closing(caller.allowance) as allowance:
-            allowance.begin()
+        with _counted(self._caller(context)) as caller:
             pieces = aiter(request_iterator)
             header = await read_header(pieces)
             scope = _scope(header, caller)
@@ -113,14 +109,15 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
 
     async def Tokenize(self, request: router_pb2.TokenizeRequest, context: Context) -> router_pb2.TokenizeResponse:
         """The prompt of a request as token ids."""
-        return await self._generator.tokenize(request.request, self._caller(context))
+        with _counted(self._caller(context)) as caller:
+            return await self._generator.tokenize(request.request, caller)
 
     async def Detokenize(
         self, request: router_pb2.DetokenizeRequest, context: Context
     ) -> router_pb2.DetokenizeResponse:
         """The text of token ids."""
-        self._caller(context)
-        return router_pb2.DetokenizeResponse(text=self._generator.detokenize(request.token_ids))
+        with _counted(self._caller(context)):
+            return router_pb2.DetokenizeResponse(text=await self._generator.detokenize(request.token_ids))
 
     def _caller(self, context: Context) -> Caller:
         """Who calls: every method asks this first; UnauthenticatedError without a known key."""
@@ -129,6 +126,14 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         timeout = self._timeout_s if remaining is None else min(remaining, self._timeout_s)
         metadata = dict(context.invocation_metadata() or ())
         return self._access.caller(_text(metadata.get("authorization")), timeout)
+
+
+@contextmanager
+def _counted(caller: Caller) -> Iterator[Caller]:
+    """The block is one request of the caller's quota; QuotaExceededError when the tenant has too many."""
+    with closing(caller.allowance) as allowance:
+        allowance.begin()
+        yield caller
 
 
 def _text(value: str | bytes | None) -> str | None:

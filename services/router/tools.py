@@ -38,8 +38,8 @@ async def check_tools(request: GenerateRequest, supported: bool, grammars: Gramm
         raise InvalidArgumentError("a call is required, but there are no tools", param="tool_choice")
     if tools and not supported:
         raise InvalidArgumentError("tools are not supported: this model's chat template has none", param="tools")
-    if len(tools) > MAX_TOOLS:
-        raise InvalidArgumentError(f"at most {MAX_TOOLS} tools are possible, not {len(tools)}", param="tools")
+    if len(request.tools) > MAX_TOOLS:
+        raise InvalidArgumentError(f"at most {MAX_TOOLS} tools are possible, not {len(request.tools)}", param="tools")
     for index, tool in enumerate(request.tools):
         await _check_tool(tool, f"tools[{index}].function", grammars)
     _check_names(request)

@@ -11,6 +11,7 @@ from common.metrics.series import Series
 from common.rpc.server import RpcServer
 from services.encoder import servicer
 from services.encoder.book import ReplicaBook
+from services.encoder.desk import Desk
 from services.encoder.load import Load
 from services.encoder.metrics import encoder_series
 from services.encoder.replica import Replica
@@ -24,12 +25,13 @@ class EncodeStage:
     def __init__(self, settings: EncoderSettings, redis: Redis, metrics: Metrics) -> None:
         self._replica = Replica(settings.for_replica(), redis)
         self._load, self._book = Load(settings.max_pending_tokens), ReplicaBook()
+        self._desk = Desk(int(settings.held_budget), settings.held_s)
         self._policy, self._times = settings.embedding_policy, metrics.stages
         metrics.add(self._series)
 
     def register(self, server: RpcServer) -> None:
         """Add EncoderService."""
-        encoder = servicer.EncoderServicer(self._replica.ensure, self._load, times=self._times)
+        encoder = servicer.EncoderServicer(self._replica.ensure, self._load, self._desk, times=self._times)
         server.add(encoder_pb2_grpc.add_EncoderServiceServicer_to_server, encoder, servicer.FULL_NAME)
 
     def start(self) -> None:

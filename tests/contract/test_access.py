@@ -156,6 +156,8 @@ async def test_a_request_in_flight_blocks_the_next_of_its_tenant_only(locked: Be
         stub: Any = RouterServiceStub(with_key(channel, KEYS["tiny"]))
         with pytest.raises(QuotaExceededError), rpc_errors():
             await stub.Generate(request()).read()
+        with pytest.raises(QuotaExceededError), rpc_errors():
+            await stub.Tokenize(router_pb2.TokenizeRequest(request=request()))
     other = asyncio.create_task(chat(locked, "acme"))
     locked.fleet.script.resume.set()
     assert [(await answer).status_code for answer in (running, other)] == [200, 200]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -69,12 +70,15 @@ async def test_a_picture_of_the_map_can_be_named_in_the_next_turn(bench: Bench) 
     assert answer.json()["usage"]["triptych"]["embedding_hits"] == 1
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [("chat/completions", {"messages": [{"role": "user", "content": "hi"}]}), ("completions", {"prompt": "hi"})],
+)
 @pytest.mark.parametrize("by_header", [False, True])
-async def test_the_session_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture, by_header: bool) -> None:
+async def test_the_session_is_logged(
+    bench: Bench, caplog: pytest.LogCaptureFixture, path: str, asked: dict[str, Any], by_header: bool
+) -> None:
     caplog.set_level(logging.INFO)
-    body = {"messages": [{"role": "user", "content": "hi"}]}
-    if by_header:
-        await bench.http.post("/v1/chat/completions", json=body, headers={"x-session-id": "mine"})
-    else:
-        await bench.http.post("/v1/chat/completions", json=body | {"session_id": "mine"})
+    body, headers = (asked, {"x-session-id": "mine"}) if by_header else (asked | {"session_id": "mine"}, {})
+    await bench.http.post(f"/v1/{path}", json=body, headers=headers)
     assert "session 'mine'" in caplog.text

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from services.router.generation import MAX_DETOKENIZED
 from tests.contract.router_bench import TOKENIZER, Bench, png
 from tests.contract.test_openai_chat import client_of, events_of, image_part
 from tests.contract.test_router_grpc import generate, image, put, request
@@ -117,6 +118,8 @@ async def test_texts_go_to_tokens_and_back(bench: Bench) -> None:
     assert back.json() == {"prompt": "<|im_end|> ünï"}
     asked = router_pb2.DetokenizeRequest(token_ids=tokens)
     assert (await bench.stub.Detokenize(asked)).text == "<|im_end|> ünï"
+    with pytest.raises(InvalidArgumentError), rpc_errors():
+        await bench.stub.Detokenize(router_pb2.DetokenizeRequest(token_ids=[1] * (MAX_DETOKENIZED + 1)))
     both = {"prompt": "a", "messages": [{"role": "user", "content": "a"}]}
     refused = [await bench.http.post("/tokenize", json=body) for body in ({}, both)]
     assert [answer.status_code for answer in refused] == [400, 400]

@@ -112,10 +112,10 @@ async def test_g20_twenty_crashes_leave_one_entry(redis: Redis) -> None:
     directory = Directory(redis, grace_s=0.0)
     for number in range(20):
         info = WorkerInfo(instance_id=f"life{number}", role=WORKER_ROLE_PREFILL, address="127.0.0.1:1")
-        await Registration(redis, lambda info=info: info, ttl_s=0.3).announce()  # type: ignore[misc]
+        await Registration(redis, lambda info=info: info, ttl_s=1.0).announce()  # type: ignore[misc]
     await directory.poll()
     assert [worker.instance_id for worker in directory.workers()] == ["life19"]
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(1.1)
     last = WorkerInfo(instance_id="life20", role=WORKER_ROLE_PREFILL, address="127.0.0.1:1")
     await Registration(redis, lambda: last, ttl_s=60).announce()
     assert len(await redis.keys("triptych:{workers}:*")) == 2

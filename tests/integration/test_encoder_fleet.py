@@ -22,22 +22,20 @@ from common.models.tower import Tower
 from common.store.client import connect, embedding_key
 from common.store.scripts import PREFIX
 from tests.checkpoints import CheckpointCache
-from tests.encoder_process import START_S, Encoder, encode, idle
+from tests.encoder_process import START_S, Encoder, encode, idle, load
 from tests.encoding import Upload, upload
 from tests.pictures import noise
-from tests.valkey import free_port
 from triptych.channel import open_channel
 from triptych.errors import UnavailableError
 from triptych.v1 import encoder_pb2, worker_pb2, worker_pb2_grpc
 
 pytestmark = pytest.mark.timeout(300)
 SEEDS = itertools.count(5000)
-METRICS_PORT = free_port()
 # A third replica is started when much is waiting. Nothing is remembered, so what the store forgets is encoded again.
 FLAGS = (
     *("--replicas", "2", "--max-replicas", "3", "--max-ongoing-images", "32", "--target-tokens", "40"),
     *("--upscale-delay-s", "0.5", "--downscale-delay-s", "0.5", "--health-period-s", "1"),
-    *("--reservation-ttl-s", "2", "--embedding-memory", "1", "--metrics-port", str(METRICS_PORT)),
+    *("--reservation-ttl-s", "2", "--embedding-memory", "1"),
 )
 
 
@@ -81,10 +79,11 @@ async def describe(channel: grpc.aio.Channel) -> worker_pb2.WorkerInfo:
     return (await worker_pb2_grpc.WorkerServiceStub(channel).GetInfo(worker_pb2.GetInfoRequest())).info
 
 
-async def encoded() -> float:
+async def encoded(channel: grpc.aio.Channel) -> float:
     """Pictures encoded by all replicas, as the front's metrics have it."""
+    address = (await describe(channel)).metrics_address
     async with httpx.AsyncClient() as http:
-        text = (await http.get(f"http://127.0.0.1:{METRICS_PORT}/metrics")).text
+        text = (await http.get(f"http://{address}/metrics")).text
     return next(float(line.split()[1]) for line in text.splitlines() if line.startswith("triptych_encoder_pictures_"))
 
 
@@ -111,12 +110,12 @@ async def test_each_replica_says_what_it_is_and_uses(channel: grpc.aio.Channel, 
 
 
 async def test_64_requests_for_8_new_pictures_encode_8(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
-    many, before = await pictures(redis, tower, 8), await encoded()
+    many, before = await pictures(redis, tower, 8), await encoded(channel)
     answers = await asyncio.gather(*(encode(channel, many[index % 8].message) for index in range(64)))
     assert computed(answers) == 8
 
     async def reported() -> bool:
-        return await encoded() == before + 8
+        return await encoded(channel) == before + 8
 
     await until(reported)
 
@@ -228,7 +227,11 @@ async def test_j06_sigterm_lets_a_running_call_end(
 ) -> None:
     many = await pictures(redis, tower, 12, side=280)
     call = asyncio.create_task(encode(channel, *(one.message for one in many)))
-    await asyncio.sleep(0.1)
+
+    async def accepted() -> bool:
+        return call.done() or (await load(channel)).running_requests > 0
+
+    await until(accepted)
     encoder.process.send_signal(signal.SIGTERM)
     assert len(await call) == 12
     assert await asyncio.to_thread(encoder.process.wait, START_S) == 0

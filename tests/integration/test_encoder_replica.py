@@ -230,9 +230,13 @@ async def test_a_long_computation_keeps_its_reservation(
         await asyncio.sleep(60)
 
     monkeypatch.setattr("services.encoder.pictures.PictureSource.prepare", wait)
-    call = asyncio.create_task(new_replica("--reservation-ttl-s", "0.3").ensure(one.task))
+    call = asyncio.create_task(new_replica("--reservation-ttl-s", "3").ensure(one.task))
     await entered.wait()
-    await asyncio.sleep(0.8)
+    left = await redis.pttl(reservation_key(one.task.embedding_key))
+    async with asyncio.timeout(20):
+        while (now := await redis.pttl(reservation_key(one.task.embedding_key))) <= left:
+            left = now
+            await asyncio.sleep(0.05)
     assert await EmbeddingStore(redis).reserve(one.task.embedding_key, "other", 10) is Reservation.BUSY
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)

@@ -93,10 +93,12 @@ async def test_grace_is_bounded() -> None:
 async def test_readiness_goes_before_the_server_does() -> None:
     async with serving(Decode()) as (server, channel):
         assert [await health(channel, name) for name in ("", DECODE, WORKER)] == [SERVING] * 3
-        draining = asyncio.create_task(server.drain(grace_s=0.0, notice_s=0.5))
-        await asyncio.sleep(0.1)
-        assert await health(channel, DECODE) == NOT_SERVING
-        await draining
+        draining = asyncio.create_task(server.drain(grace_s=0.0, notice_s=60))
+        async with asyncio.timeout(20):
+            while await health(channel, DECODE) != NOT_SERVING:  # noqa: ASYNC110 nothing tells us
+                await asyncio.sleep(0.01)
+        draining.cancel()
+        await asyncio.gather(draining, return_exceptions=True)
 
 
 async def test_reflection_lists_every_service() -> None:

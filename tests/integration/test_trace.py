@@ -1,18 +1,14 @@
-"""One request through a router and real workers is one trace, and a process exports its own to a collector."""
+"""One request through a router and real workers is one trace, pulled KV and left callers included."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
-import grpc
 import httpx
 import pytest
-from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -26,10 +22,14 @@ from services.router.settings import RouterSettings
 from tests.checkpoints import CheckpointCache
 from tests.contract.router_bench import eventually, png
 from tests.fault.rig import open_encoder
-from tests.processes import serving_process
 from tests.workers import running_pair
+from triptych.channel import open_channel
+from triptych.v1.router_pb2 import GenerateRequest, RawPrompt
+from triptych.v1.router_pb2_grpc import RouterServiceStub
+from triptych.v1.types_pb2 import SamplingParams
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
+LONG = SamplingParams(max_tokens=40, ignore_eos=True, temperature=0)
 CALLER = {"traceparent": f"00-{TRACE}-b7ad6b7169203331-01"}
 PICTURE = "data:image/png;base64," + base64.b64encode(png()).decode()
 # Every span with the one above it.
@@ -87,12 +87,13 @@ async def http(checkpoints: CheckpointCache, valkey_url: str) -> AsyncIterator[h
         redis = connect(valkey_url)
         stack.push_async_callback(redis.aclose)
         await open_encoder(stack, redis, EncoderSettings.model_validate(common))
-        await stack.enter_async_context(running_pair(common["model"], valkey_url, {"step_tokens": 16}))
+        await stack.enter_async_context(running_pair(common["model"], valkey_url, {"step_tokens": 16, "pull": "always"}))
         router = RouterProcess(RouterSettings.model_validate({**common, "http_port": 0}))
         stack.push_async_callback(router.stop)
         await router.start()
         url = f"http://127.0.0.1:{router.http_port}"
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, timeout=60))
+        http.headers["x-grpc-port"] = str(router.port)
         while (await http.get("/readyz")).status_code != 200:
             pass
         yield http
@@ -119,15 +120,21 @@ async def test_a_request_is_one_trace_across_all_services(http: httpx.AsyncClien
     assert "secret" not in collected.everything()
 
 
-async def test_the_next_turn_shows_what_was_pulled(http: httpx.AsyncClient, collected: Collected) -> None:
-    first = await http.post("/v1/chat/completions", json=body("a", max_tokens=40))
-    said = {"role": "assistant", "content": first.json()["choices"][0]["message"]["content"]}
-    collected.clear()
-    question = body("a")
-    question["messages"] += [said, {"role": "user", "content": "and then?"}]
-    await http.post("/v1/chat/completions", json=question)
+async def test_what_the_next_turn_takes_from_decode_is_in_its_trace(
+    http: httpx.AsyncClient, collected: Collected
+) -> None:
+    async with open_channel(f"127.0.0.1:{http.headers['x-grpc-port']}") as channel:
+        stub, prompt = RouterServiceStub(channel), list(range(40, 80))
+        for _ in range(2):
+            collected.clear()
+            request = GenerateRequest(prompt=RawPrompt(token_ids=prompt), sampling=LONG)
+            async for event in stub.Generate(request):
+                prompt += [token.token_id for token in event.delta.tokens]
     await eventually(lambda: len(collected.ended("prefill")) == 1)
-    assert {(span.attributes or {})["direction"] for span in collected.ended("kv pull")} <= {"decode_to_prefill"}
+    (pull,) = collected.ended("kv pull")
+    about = dict(pull.attributes or {})
+    assert about["direction"] == "decode_to_prefill" and about["path"] in ("grpc", "shared_memory")
+    assert about["blocks"] == 2 and about["bytes"] > 0
 
 
 async def test_a_caller_who_leaves_ends_every_span(http: httpx.AsyncClient, collected: Collected) -> None:
@@ -139,17 +146,3 @@ async def test_a_caller_who_leaves_ends_every_span(http: httpx.AsyncClient, coll
     await eventually(lambda: all(collected.ended(name) for name in ("request", "attempt", "decode")))
     (request,) = collected.ended("request")
     assert (request.status.status_code, request.status.description) == (StatusCode.ERROR, "cancelled")
-
-
-class Collector(trace_service_pb2_grpc.TraceServiceServicer):
-    """The part of an OTLP collector that takes spans."""
-
-    def __init__(self) -> None:
-        self.spans: list[tuple[str, str]] = []
-
-    async def Export(self, request: Any, context: Any) -> Any:
-        for resource in request.resource_spans:
-            attributes = {each.key: each.value.string_value for each in resource.resource.attributes}
-            found = [span.name for scope in resource.scope_spans for span in scope.spans]
-            self.spans += [(attributes["service.name"], name) for name in found]
-        return trace_service_pb2.ExportTraceServiceResponse()

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import httpx
 
+from services.router.metrics import Metrics
+from services.router.prompt_metrics import PromptMetrics
 from tests.checkpoints import CheckpointCache
 from tests.workers import running_combined
 from triptych.v1.worker_pb2 import GetInfoRequest, WorkerInfo
 from triptych.v1.worker_pb2_grpc import WorkerServiceStub
+
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 
 async def describe(checkpoints: CheckpointCache, redis_url: str, port: int | str) -> tuple[WorkerInfo, str]:
@@ -33,6 +41,23 @@ async def test_every_stage_is_on_the_page(checkpoints: CheckpointCache, valkey_u
         "triptych_encoder_replicas 1.0",
     ):
         assert line in text.splitlines()
+    router = Metrics()
+    PromptMetrics(router.registry, lambda: "")
+    by_turnstile = {"triptych_router_queued_requests", "triptych_router_promised_tokens"}
+    assert shown(text) | shown(router.render().decode()) | by_turnstile == documented()
+
+
+def shown(page: str) -> set[str]:
+    """Names of metrics; the client library adds the time at which each counter began."""
+    names = set(re.findall(r"^# TYPE (\w+) ", page, re.MULTILINE))
+    return {name for name in names if not name.endswith("_created")}
+
+
+def documented() -> set[str]:
+    """Names in the first column of the table of metrics."""
+    table = OPERATIONS.read_text().split("| metric | process | meaning |")[1].split("\n\n")[0]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    return {f"triptych_{name}" for cell in cells for name in re.findall(r"`(\w+)", cell)}
 
 
 async def test_metrics_can_be_off(checkpoints: CheckpointCache, valkey_url: str) -> None:

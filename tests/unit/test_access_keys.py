@@ -15,9 +15,10 @@ from services.router.access.keys_file import KeysFile
 from services.router.access.tenants import parse_tenants
 from triptych.cli import app
 from triptych.errors import ConfigError, InvalidArgumentError, UnauthenticatedError
-from triptych.keys import key_digest, new_key
+from triptych.keys import key_digest
 
-ONE, TWO = new_key(), new_key()
+# Not drawn: processes that share the tests must find the same ones.
+ONE, TWO = "tk-oNe" + "1" * 40, "tk-tWo" + "2" * 40
 
 
 def entry(key: str, tenant: str) -> str:

@@ -14,11 +14,13 @@ from triptych import Image
 from triptych.cli import app, main
 from triptych.cli.chat import PolicyName, make_policy
 from triptych.cli.demo import Outcome, ask, check, to_table
+from triptych.cli.explain import to_table as to_explained
 from triptych.cli.output import Reporter
 from triptych.cli.script import Conversation, Turn, load_script
 from triptych.client import Client
 from triptych.conversation import AppendOnly, ImageReferences, Policy, RollOver
 from triptych.errors import ConfigError, FailedPreconditionError
+from triptych.v1.router_pb2 import Explanation
 from triptych.version import VERSION
 
 runner = CliRunner()
@@ -124,6 +126,14 @@ def test_the_table_names_conversation_picture_and_verdict(address: str) -> None:
     with console.capture() as capture:
         console.print(to_table(outcomes(address, RIGHT, WRONG)))
     assert all(text in capture.get() for text in ("two turns", "a.png", "a red circle ✓", "✗ a blue star"))
+
+
+def test_names_of_callers_are_no_markup() -> None:
+    told = Explanation(request_id="[/red]", session_id="[b]s[/b]")
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(to_explained([told]))
+    assert "[/red]" in capture.get() and "[b]s[/b]" in capture.get()
 
 
 def test_the_script_repeats_a_picture_and_a_conversation() -> None:

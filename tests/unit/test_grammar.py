@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import threading
 from functools import cache
 from typing import Any
 
@@ -15,6 +17,7 @@ from tokenizers import Tokenizer
 
 from common.grammar import GrammarCompiler, Language, find_fault
 from common.grammar.language import MAX_CHARACTERS
+from services.router.grammars import Grammars
 from tests.unit.router_tokenizers import DEMO
 from triptych.errors import FailedPreconditionError, InvalidArgumentError
 from triptych.v1 import types_pb2
@@ -166,3 +169,26 @@ def test_long_chains_of_rules_do_not_overflow_the_stack() -> None:
         assert len(language.text) > MAX_CHARACTERS * 0.8
         assert find_fault(language) is None
         assert compiler().state(language).allowed([]) is not None
+
+
+async def test_grammars_whose_callers_left_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, released, begun = threading.Event(), threading.Event(), []
+
+    def slow(language: Language, param: str) -> None:
+        begun.append(language.text)
+        started.set()
+        released.wait()
+
+    monkeypatch.setattr("services.router.grammars._find", slow)
+    grammars = Grammars()
+    hasty = asyncio.create_task(grammars.check(types_pb2.Grammar(regex="a")))
+    await asyncio.to_thread(started.wait)
+    hasty.cancel()
+    await asyncio.gather(hasty, return_exceptions=True)
+    patient = asyncio.create_task(grammars.check(types_pb2.Grammar(regex="b")))
+    await asyncio.sleep(0)
+    await asyncio.to_thread(bool)
+    assert begun == ["a"]
+    released.set()
+    await patient
+    assert begun == ["a", "b"]

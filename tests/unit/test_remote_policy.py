@@ -98,6 +98,7 @@ def test_a_redirect_is_as_strictly_checked() -> None:
         "http://example.com/",
         "https://example.com:22/",
         "file:///x",
+        "//[",
     ):
         with pytest.raises(RemoteImageError):
             POLICY.redirect(here, location)

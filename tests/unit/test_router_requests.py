@@ -12,9 +12,9 @@ import pytest
 from services.router.account import Account
 from services.router.defaults import AnswerDefaults, load_defaults
 from services.router.http.data_url import read_data_url
-from services.router.http.model import parse_body
+from services.router.http.model import MAX_VALUES, parse_body
 from services.router.http.schema import ChatRequest
-from services.router.messages import check_messages
+from services.router.messages import MAX_MESSAGES, check_messages
 from services.router.sampling import resolve_sampling
 from tests.unit.router_tokenizers import DEMO
 from triptych.errors import (
@@ -99,6 +99,26 @@ def test_pictures_are_found_in_order() -> None:
 def test_too_many_pictures_are_counted() -> None:
     with pytest.raises(InvalidArgumentError, match="1 images, this one has 2"):
         check_messages([Message(role="user", content=[IMAGE, IMAGE])], 1)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [Message(role="user")] * (MAX_MESSAGES + 1),
+        [Message(role="user", content=[ContentPart(text="")] * MAX_MESSAGES), Message(role="user", content=[IMAGE])],
+    ],
+    ids=["messages", "parts"],
+)
+def test_a_conversation_has_bounds(messages: list[Message]) -> None:
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_messages(messages, 16)
+    assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize("value", [b"[],", b"{},"])
+def test_a_body_of_too_many_values_is_refused_before_it_is_parsed(value: bytes) -> None:
+    with pytest.raises(PayloadTooLargeError):
+        parse_body(ChatRequest, b'{"messages": [' + value * MAX_VALUES)
 
 
 def test_a_data_url_may_be_percent_encoded_or_url_safe() -> None:

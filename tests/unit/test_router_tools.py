@@ -12,7 +12,7 @@ from transformers import AutoTokenizer
 
 from common.grammar import GrammarCompiler, Language
 from services.router.grammars import Grammars
-from services.router.plan import MAX_CHOICES, Planner
+from services.router.plan import MAX_CHOICES, MAX_NAME, Planner
 from services.router.rendering import Renderer
 from services.router.tokenizer import Tokenizer
 from services.router.tools import answer_grammar
@@ -68,7 +68,11 @@ def call(name: str, arguments: str) -> str:
         ({"tools": [WAIT], "tool_choice": ToolChoice(name="other")}, "tool_choice"),
         ({"tool_choice": REQUIRED}, "tool_choice"),
         ({"tools": [Tool(name=f"t{at}") for at in range(129)]}, "tools"),
+        ({"tools": [Tool(name=f"t{at}") for at in range(129)], "tool_choice": ToolChoice(mode=ToolChoice.MODE_NONE)},
+         "tools"),
         ({"n": MAX_CHOICES + 1}, "n"),
+        ({"session_id": "s" * (MAX_NAME + 1)}, "session_id"),
+        ({"request_id": "r" * (MAX_NAME + 1)}, "request_id"),
         ({"sampling": SamplingParams(grammar=Grammar(regex="(["))}, "sampling.grammar.regex"),
         ({"sampling": SamplingParams(grammar=Grammar(json_schema='{"items": {"type": "x"}}'))},
          "sampling.grammar.json_schema.items"),

@@ -203,7 +203,16 @@ def test_the_line_at_fault_is_named() -> None:
         read_requests('{"messages": []}\n{oops')
 
 
-@pytest.mark.parametrize("request_", [{}, {"messages": [{"content": "x"}]}, 3])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {},
+        {"messages": [{"content": "x"}]},
+        3,
+        {"messages": [], "tools": 5},
+        {"messages": [{"role": "user", "content": 5}]},
+    ],
+)
 def test_what_is_no_request_is_refused(request_: Any) -> None:
     with pytest.raises(InvalidArgumentError):
         lint([request_])

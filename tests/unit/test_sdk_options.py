@@ -49,6 +49,12 @@ def test_a_choice_of_functions(choice: str, expected: ToolChoice) -> None:
     assert request(tools=[Tool(name="f")], tool_choice=choice).tool_choice == expected
 
 
+@pytest.mark.parametrize("options", [{"tool_choice": {"type": "function"}}, {"tools": 5}, {"json_schema": {"a": {1}}}])
+def test_options_of_a_wrong_type_are_invalid_arguments(options: Any) -> None:
+    with pytest.raises(InvalidArgumentError):
+        request(**options)
+
+
 def test_a_schema_may_be_an_object_or_its_text() -> None:
     for schema in (PARAMETERS, json.dumps(PARAMETERS)):
         assert json.loads(request(json_schema=schema).sampling.grammar.json_schema) == PARAMETERS

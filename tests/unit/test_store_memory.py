@@ -7,9 +7,11 @@ import asyncio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from common.store.images import StoredImage
 from common.store.memory import MemoryTier
 from services.encoder.desk import Desk, Shelf
 from services.encoder.flights import Flights
+from services.router.recent import ENTRY_BYTES, RecentUploads
 
 
 def test_the_least_recently_used_goes_first() -> None:
@@ -90,3 +92,11 @@ async def test_a_cancelled_waiter_leaves_nothing() -> None:
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
     assert len(flights) == 0
+
+
+def test_many_tiny_uploads_are_bounded_by_what_they_take_and_not_by_their_bytes() -> None:
+    recent = RecentUploads(10 * ENTRY_BYTES)
+    names = [f"{number:064}" for number in range(20)]
+    for name in names:
+        recent.put("scope", StoredImage(name, name, 1, 1), b"tiny")
+    assert list(recent.find("scope", names)) == names[-9:]

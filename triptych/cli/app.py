@@ -18,6 +18,7 @@ from triptych.cli.lab import lab
 from triptych.cli.lint import run_lint
 from triptych.cli.plan import ClusterOptions, Dtype, LogLevel, Topology, default_model
 from triptych.cli.probe import is_serving
+from triptych.cli.top import run_top
 from triptych.cli.up import run_up
 from triptych.errors import UnavailableError
 from triptych.version import VERSION
@@ -127,6 +128,21 @@ def explain(
     """Tell what the caches did for the latest requests, and where and why their prompts diverged."""
     door = open_door(address, api_key, tls, tls_ca, tls_cert, tls_key)
     run_explain(door, last, session, cache_salt, as_json)
+
+
+@app.command()
+def top(
+    every: Annotated[float, typer.Option(min=0.1, help="seconds between two frames")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="print one frame and end")] = False,
+    address: Address = ROUTER,
+    api_key: ApiKey = None,
+    tls: UseTls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """Show a running cluster live: workers, queue, blocks, hit rates, tokens a second, transfers."""
+    run_top(open_door(address, api_key, tls, tls_ca, tls_cert, tls_key), every, once=once)
 
 
 @app.command("lint-prompt")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from triptych.answers import Answer
@@ -87,7 +88,7 @@ def _cells(outcome: Outcome) -> list[str]:
         outcome.title,
         " ".join(outcome.turn.pictures),
         outcome.turn.text,
-        f"{outcome.answer.text.strip()} {mark}",
+        f"{escape(outcome.answer.text.strip())} {mark}",
         *map(str, counts),
         f"{times.first_token_ns / 1e6:.0f} ms",
         f"{times.total_ns / 1e6:.0f} ms",

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from google.protobuf import json_format
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from triptych.cli.door import Door
@@ -49,7 +50,9 @@ def _cells(told: Explanation) -> list[str]:
     when = datetime.fromtimestamp(told.finished_unix_ms / 1000, UTC).strftime("%H:%M:%S")
     counts = (usage.prompt_tokens, usage.cache_read_tokens, usage.cache_creation_tokens, usage.uncached_tokens)
     turn = str(found.turn) if found.turn else "–"
-    return [when, told.request_id[:16], told.session_id[:24] or "–", turn, *map(str, counts), sentence(told)]
+    # Callers choose names; in a table brackets would be read as colours.
+    request, session = escape(told.request_id[:16]), escape(told.session_id[:24])
+    return [when, request, session or "–", turn, *map(str, counts), sentence(told)]
 
 
 def sentence(told: Explanation) -> str:

@@ -26,6 +26,7 @@ lab = typer.Typer(no_args_is_help=True, help="Measure the two caches, and compar
 
 Address = Annotated[str | None, typer.Option(help="host:port of a router; unset: a cluster started for it")]
 Out = Annotated[Path, typer.Option(help="folder for rows.jsonl and report.html")]
+Recorded = Annotated[Path, typer.Argument(exists=True, dir_okay=False, readable=True)]
 Folder = Annotated[Path, typer.Option("--material", help="folder with material.json and its pictures")]
 PriceList = Annotated[str, typer.Option(help="uncached,read,creation,completion for a million tokens")]
 
@@ -75,7 +76,7 @@ def trace(
 
 @lab.command()
 def replay(
-    path: Path,
+    path: Recorded,
     address: Address = None,
     out: Out = Path("lab"),
     material: Folder = FOLDER,
@@ -87,6 +88,6 @@ def replay(
 
 
 @lab.command()
-def report(rows: Path, out: Annotated[Path, typer.Option(help="page to write")] = Path("report.html")) -> None:
+def report(rows: Recorded, out: Annotated[Path, typer.Option(help="page to write")] = Path("report.html")) -> None:
     """Make the report again from recorded rows."""
     remake_report(rows, out)

@@ -33,6 +33,9 @@ def _ask(files: dict[str, bytes]) -> dict[str, str]:
     """Image ids by digest, from a child process: this command needs no part of a server, and may not import any."""
     lines = "\n".join(f"{digest} {data.hex()}" for digest, data in files.items())
     command = [sys.executable, "-P", "-m", "common.images"]
-    done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    try:
+        done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return {}
     found: dict[str, str] = json.loads(done.stdout) if done.returncode == 0 else {}
     return found

@@ -52,7 +52,7 @@ def read_asked(request: Any, identities: Mapping[str, str]) -> Asked:
     """The request; InvalidArgumentError when it is none. `identities` names the pixels of picture URLs."""
     if not isinstance(request, Mapping) or not isinstance(request.get("messages"), Sequence):
         raise InvalidArgumentError("a request is a JSON object with a list of messages", param="messages")
-    tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in request.get("tools") or ())
+    tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in _items(request.get("tools"), "tools"))
     return Asked(tools, tuple(_said(message, identities) for message in request["messages"]))
 
 
@@ -79,11 +79,19 @@ def tool_name(tool: str) -> str:
 def _said(message: Any, identities: Mapping[str, str]) -> Said:
     if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
         raise InvalidArgumentError("a message is a JSON object with a role", param="messages")
-    content = message.get("content") or ()
-    parts = [content] if isinstance(content, str) else [_part(part, identities) for part in content]
-    parts += [json.dumps(call, ensure_ascii=False) for call in message.get("tool_calls") or ()]
+    content = message.get("content") or []
+    items = [content] if isinstance(content, str) else _items(content, "content")
+    parts = [item if item is content else _part(item, identities) for item in items]
+    parts += [json.dumps(call, ensure_ascii=False) for call in _items(message.get("tool_calls"), "tool_calls")]
     role = "system" if message["role"] == "developer" else message["role"]
     return Said(role, tuple(parts))
+
+
+def _items(value: Any, param: str) -> Sequence[Any]:
+    """A list that may be left out or null."""
+    if not isinstance(value, list | None):
+        raise InvalidArgumentError(f"{param} is a list", param=param)
+    return value or ()
 
 
 def _part(part: Any, identities: Mapping[str, str]) -> Part:

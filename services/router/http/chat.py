@@ -18,8 +18,6 @@ from services.router.http.schema import ChatRequest
 from services.router.tokenizer import Tokenizer
 from triptych.v1.router_pb2 import GenerateRequest
 
-SESSION_ID = "x-session-id"
-
 
 class Chat:
     """The endpoint: OpenAI's request in, OpenAI's answer out."""
@@ -32,8 +30,7 @@ class Chat:
 
     async def complete(self, request: Request) -> Response:
         """The answers, whole or as a stream."""
-        asked = await self._endpoint.read(request, ChatRequest)
-        asked.session_id = asked.session_id or request.headers.get(SESSION_ID)
+        asked = await self._endpoint.read_asked(request, ChatRequest)
         check_chat(asked)
         caller, request_id = caller_of(request), request_id_of(request)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from typing import TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -19,6 +20,8 @@ from services.router.http.schema import AnswerRequest
 from services.router.http.streaming import EventStream, until_disconnect
 from triptych.v1.router_pb2 import GenerateRequest
 
+SESSION_ID = "x-session-id"
+Asked = TypeVar("Asked", bound=AnswerRequest)
 Prepare = Callable[[], Awaitable[GenerateRequest]]
 
 
@@ -31,6 +34,12 @@ class Endpoint:
     async def read(self, request: Request, kind: type[Body]) -> Body:
         """The request's body; InvalidArgumentError naming the field at fault, PayloadTooLargeError."""
         return await asyncio.to_thread(parse_body, kind, await read_body(request, self._max_body))
+
+    async def read_asked(self, request: Request, kind: type[Asked]) -> Asked:
+        """As `read`, with the session that the body or else a header names."""
+        asked = await self.read(request, kind)
+        asked.session_id = asked.session_id or request.headers.get(SESSION_ID)
+        return asked
 
     async def respond(self, request: Request, asked: AnswerRequest, prepare: Prepare, form: Form) -> Response:
         """The answers to what `prepare` gives, whole or as a stream. All work ends when the client leaves."""

@@ -6,8 +6,10 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from triptych.errors import InvalidArgumentError
+from triptych.errors import InvalidArgumentError, PayloadTooLargeError
 
+MAX_VALUES = 2**19
+"""Commas and brackets of a body. Each stands for a value that takes tens of times the memory of its text."""
 Count = Annotated[int, Field(ge=0, lt=2**32)]
 
 
@@ -17,14 +19,19 @@ class Model(BaseModel):
     Types are strict: `"5"` and `true` are no numbers, so a mistake is refused rather than guessed at.
     """
 
-    model_config = ConfigDict(extra="allow", protected_namespaces=(), strict=True)
+    model_config = ConfigDict(extra="ignore", protected_namespaces=(), strict=True)
 
 
 Body = TypeVar("Body", bound=Model)
 
 
 def parse_body(kind: type[Body], body: bytes) -> Body:
-    """The request; InvalidArgumentError naming the field at fault. Blocking where the body is large."""
+    """The request; InvalidArgumentError naming the field at fault, PayloadTooLargeError for too many values.
+
+    Blocking where the body is large.
+    """
+    if sum(map(body.count, (b",", b"{", b"["))) > MAX_VALUES:
+        raise PayloadTooLargeError(f"the request body has more than {MAX_VALUES} commas and brackets")
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

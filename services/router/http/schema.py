@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 from services.router.http.formats import Format
 from services.router.http.model import Count, Model
 from services.router.http.tool_schema import CallSpec, NamedTool, ToolSpec
+from services.router.messages import MAX_MESSAGES
 
 
 class TextPart(Model):
@@ -19,7 +20,7 @@ class TextPart(Model):
 
 
 class ImageUrl(Model):
-    """Where a picture is: `data:`, or `triptych:` and a digest."""
+    """Where a picture is: `data:`, `triptych:` and a digest, or `http(s):` where remote pictures are fetched."""
 
     url: str
     detail: Literal["auto", "low", "high"] | None = None
@@ -56,6 +57,9 @@ class ChatMessage(Model):
         if isinstance(content, str):
             return [{"type": "text", "text": content}]
         return [] if content is None else content
+
+
+Messages = Annotated[list[ChatMessage], Field(max_length=MAX_MESSAGES)]
 
 
 class StreamOptions(Model):
@@ -99,7 +103,7 @@ class AnswerRequest(Model):
 class ChatRequest(AnswerRequest):
     """A conversation; names and meanings are OpenAI's."""
 
-    messages: list[ChatMessage]
+    messages: Messages
     max_completion_tokens: Annotated[Count, Field(ge=1)] | None = None
     logprobs: bool | None = None
     top_logprobs: Count | None = None
@@ -124,7 +128,7 @@ class TokenizeRequest(Model):
 
     model: str = ""
     prompt: str | None = None
-    messages: list[ChatMessage] = Field(default_factory=list)
+    messages: Messages = Field(default_factory=list)
     tools: list[ToolSpec] | None = None
     cache_salt: str | None = None
 

@@ -24,7 +24,7 @@ class Text:
 
     async def complete(self, request: Request) -> Response:
         """Go on with a raw prompt."""
-        asked = await self._endpoint.read(request, CompletionRequest)
+        asked = await self._endpoint.read_asked(request, CompletionRequest)
         check_completion(asked)
         generate = completion_to_generate(asked, request_id_of(request))
 
@@ -45,4 +45,4 @@ class Text:
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens, without special ones."""
         asked = await self._endpoint.read(request, DetokenizeRequest)
-        return JSONResponse({"prompt": self._endpoint.generator.detokenize(asked.tokens)})
+        return JSONResponse({"prompt": await self._endpoint.generator.detokenize(asked.tokens)})

@@ -75,7 +75,11 @@ class UrlPolicy:
 
     def redirect(self, target: Target, location: str) -> Target:
         """Where an answer of `target` leads: as strictly checked, and never from https back to http."""
-        following = self.target(urljoin(target.url, location))
+        try:
+            url = urljoin(target.url, location)
+        except ValueError as error:
+            raise RemoteImageError("the image's URL redirects to a malformed one") from error
+        following = self.target(url)
         if (target.scheme, following.scheme) == ("https", "http"):
             raise RemoteImageError("the image's URL redirects from https to http")
         return following
