@@ -4,12 +4,17 @@
 # comes from the node's container runtime.
 ARG BASE=python:3.11-slim-bookworm
 
-# What the project depends on, without its code: a changed line of code installs nothing anew.
+# What the project depends on, without its code, texts and settings of tools: a change there installs nothing anew.
+FROM ${BASE} AS needs
+WORKDIR /src
+COPY pyproject.toml requirements.lock ./
+COPY triptych/version.py ./triptych/
+RUN sed -i -e '/^\[tool\.pytest/,$d' -e '/^readme/d' -e '/^license/d' pyproject.toml
+
 FROM ${BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /src
-COPY pyproject.toml requirements.lock README.md LICENSE ./
-COPY triptych/version.py ./triptych/
+COPY --from=needs /src ./
 RUN python -m venv --without-pip /opt/triptych
 
 # No container can keep what it compiles at its start, because the root is read-only: compiled code belongs to the images.
@@ -28,6 +33,7 @@ FROM needs-worker AS needs-encoder
 RUN python -m pip --python /opt/triptych/bin/python install -c requirements.lock '.[encoder]'
 
 FROM build AS code
+COPY pyproject.toml README.md LICENSE ./
 COPY triptych ./triptych
 COPY common ./common
 COPY services ./services

@@ -10,10 +10,10 @@ JOBS ?= $(shell nproc)
 CODE := triptych common services models tests helm $(patsubst %/,%,$(dir $(wildcard benchmarks/__init__.py)))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo up test lint format proto bench clean
+.PHONY: help setup demo up test test-deploy lint format proto bench clean
 
 help: ## This list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-11s %s\n", $$1, $$2}'
 
 setup: $(STAMP) ## Virtual environment with everything in it, pinned by requirements.lock
 
@@ -30,6 +30,9 @@ up: setup ## Start a cluster on this machine and keep it running
 
 test: setup ## All tests; ARGS="-k name" chooses
 	python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+
+test-deploy: setup ## Build the images, start the compose file, disturb it; root on Debian, skipped where no engine starts
+	python -m pytest -m deploy --log-cli-level=INFO --durations=8 tests/deploy $(ARGS)
 
 lint: setup ## Style, types, import rules, contract
 	ruff check $(CODE)

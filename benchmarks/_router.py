@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,14 @@ class Front:
 
 
 @asynccontextmanager
-async def running_router(step_ms: float = 0, max_running: int = 0, workers: int = 1) -> AsyncIterator[Front]:
-    """Everything up and ready for text."""
+async def running_router(
+    step_ms: float = 0,
+    max_running: int = 0,
+    workers: int = 1,
+    module: str = "services.router",
+    more: Sequence[str] = (),
+) -> AsyncIterator[Front]:
+    """Everything up and ready for text; `module` is what runs as the router, `more` are further flags of it."""
     valkey = ValkeyServer()
     valkey.start()
     pipe = asyncio.subprocess.PIPE
@@ -38,8 +44,8 @@ async def running_router(step_ms: float = 0, max_running: int = 0, workers: int 
     fleet = await asyncio.create_subprocess_exec(sys.executable, *fleet_command, stdin=pipe, stdout=pipe)
     port, http_port = free_port(), free_port()
     ports = ["--port", str(port), "--http-port", str(http_port)]
-    flags = ["--model", str(MODEL), "--redis-url", valkey.url, *ports, "--log-level", "WARNING"]
-    router = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.router", *flags)
+    flags = ["--model", str(MODEL), "--redis-url", valkey.url, *ports, "--log-level", "WARNING", *more]
+    router = await asyncio.create_subprocess_exec(sys.executable, "-m", module, *flags)
     try:
         assert fleet.stdout is not None
         prefill, decode = (await fleet.stdout.readline()).decode().split()

@@ -68,7 +68,11 @@ ROWS: list[tuple[str, list[Panel]]] = [
                     ("triptych:kv_uncached_ratio:5m", "neither"),
                 ],
             ),
-            ("Read ratio by content", "percentunit", [(_read_ratio("content, conversation"), "{{content}}, {{conversation}} turn")]),
+            (
+                "Read ratio by content",
+                "percentunit",
+                [(_read_ratio("content, conversation"), "{{content}}, {{conversation}} turn")],
+            ),
             ("Read ratio by policy", "percentunit", [(_read_ratio("context_policy"), "{{context_policy}}")]),
             ("Read ratio by turn", "percentunit", [(_read_ratio("turn"), "turn {{turn}}")]),
             ("Read ratio by prompt length", "percentunit", [(_read_ratio("input_tokens"), "{{input_tokens}}")]),

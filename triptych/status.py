@@ -14,6 +14,10 @@ from triptych import errors
 from triptych.v1.types_pb2 import ErrorDetail
 
 DETAILS_KEY = "grpc-status-details-bin"
+# Trailers over the limit of metadata do not only lose the error: they end all calls of the connection. Some messages
+# repeat what a caller wrote; of missing pictures the rest is named by the next answer.
+MAX_CHARACTERS = 1000
+MAX_MISSING = 512
 
 
 def _tree(cls: type[errors.TriptychError]) -> Iterator[type[errors.TriptychError]]:
@@ -42,9 +46,9 @@ def to_detail(error: errors.TriptychError) -> ErrorDetail:
     return ErrorDetail(
         reason=error.reason,
         retryable=error.retryable,
-        param=error.param or "",
+        param=short(error.param or ""),
         retry_after_ms=round((error.retry_after_s or 0) * 1000),
-        missing_digests=getattr(error, "digests", ()),
+        missing_digests=getattr(error, "digests", ())[:MAX_MISSING],
     )
 
 
@@ -53,7 +57,12 @@ def to_metadata(error: errors.TriptychError) -> tuple[tuple[str, bytes], ...]:
     packed = Any()
     packed.Pack(to_detail(error))
     code = getattr(grpc.StatusCode, error.code).value[0]
-    return ((DETAILS_KEY, Status(code=code, message=error.message, details=[packed]).SerializeToString()),)
+    return ((DETAILS_KEY, Status(code=code, message=short(error.message), details=[packed]).SerializeToString()),)
+
+
+def short(text: str) -> str:
+    """What of a text may travel in trailers."""
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}…"
 
 
 def _detail_of(call: grpc.Call | grpc.aio.AioRpcError) -> ErrorDetail | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from triptych.errors import ConfigError, FailedPreconditionError
+from triptych.errors import ConfigError
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -38,16 +38,6 @@ class KvLayout:
     def bytes_per_block(self) -> int:
         """Bytes of one block over all layers."""
         return self.layers * self.bytes_per_layer_block
-
-    @property
-    def bytes_per_token(self) -> int:
-        """Bytes of one token's keys and values over all layers."""
-        return self.bytes_per_block // self.block_size
-
-    def require_same(self, other: KvLayout) -> None:
-        """Raise FailedPreconditionError unless a peer's blocks have this very layout."""
-        if self != other:
-            raise FailedPreconditionError(f"KV layouts differ: here {self}, at the peer {other}")
 
 
 def blocks_for(tokens: int, block_size: int) -> int:

@@ -19,9 +19,7 @@ class StageTimes:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         text = "Time of one piece of work in a stage: waiting (queue), computing (run), moving (transfer)"
-        self._seconds = Histogram(
-            f"{PREFIX}stage_seconds", text, ["stage", "part"], buckets=SECONDS, registry=registry
-        )
+        self._seconds = Histogram(f"{PREFIX}stage_seconds", text, ["stage", "part"], buckets=SECONDS, registry=registry)
 
     def note(self, stage: Stage, part: Part, duration_ns: int) -> None:
         """One piece of work took so long."""

@@ -11,7 +11,7 @@ import grpc
 
 from common.tracing import adopt
 from triptych.errors import InternalError, TriptychError
-from triptych.status import to_metadata
+from triptych.status import short, to_metadata
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ async def _abort(context: Context, error: Exception, method: str) -> None:
         log.error("unexpected failure in %s", method, exc_info=error)
         error = InternalError("internal error; see the server's log")
     code = getattr(grpc.StatusCode, error.code)
-    await context.abort(code, error.message, trailing_metadata=to_metadata(error))
+    await context.abort(code, short(error.message), trailing_metadata=to_metadata(error))
 
 
 def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[..., Awaitable[Any]]:

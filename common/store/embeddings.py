@@ -57,7 +57,7 @@ class EmbeddingStore(Reservations):
         A bad value, or one of not `rows` rows, is counted, deleted and a miss.
         """
         if (known := self.recall(key, rows)) is not None:
-            await self._forgo(key, request)
+            await self.forgo(key, request)
             return known
         async with self._gate(VALUE_TIMEOUT_S), self._redis.pipeline(transaction=False) as pipe:
             pipe.get(embedding_key(key))
@@ -121,6 +121,11 @@ class EmbeddingStore(Reservations):
         async with self._gate():
             return int(await self._eval(self._redis, scripts.TOUCH, key, self._renew_ms, request))
 
+    async def forgo(self, key: str, request: str) -> None:
+        """`touch` as far as Redis works: what was had elsewhere is a use nevertheless, and the lease ends."""
+        with contextlib.suppress(UnavailableError):
+            await self.touch(key, request)
+
     async def account(self) -> Account:
         """What the store holds now."""
         async with self._gate():
@@ -145,11 +150,6 @@ class EmbeddingStore(Reservations):
         pieces = [value] if isinstance(value, bytes) else value.pieces(PIECE_BYTES)
         answer = await set_then(self._redis, staged, pieces, len(value), _STAGED_MS, commit)
         return cast(tuple[int, int, int], answer)
-
-    async def _forgo(self, key: str, request: str) -> None:
-        # Read from memory, but a use nevertheless: for the order of eviction, and for the lease.
-        with contextlib.suppress(UnavailableError):
-            await self.touch(key, request)
 
     async def _discard(self, key: str, value: bytes) -> None:
         async with self._gate():

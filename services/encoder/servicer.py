@@ -87,8 +87,14 @@ class EncoderServicer(encoder_pb2_grpc.EncoderServiceServicer):
     def _begin(self, task: Task, call: Span) -> asyncio.Task[Done]:
         running = asyncio.create_task(self._one(task), context=inside(call))
         # Not by a `finally` inside: a task that is cancelled before its first step never gets there.
-        running.add_done_callback(lambda _: self._load.done(task))
+        running.add_done_callback(lambda done: self._end(task, done))
         return running
+
+    def _end(self, task: Task, done: asyncio.Task[Done]) -> None:
+        self._load.done(task)
+        # The first failure ends the call; those of its other pictures are nobody's to ask for.
+        if not done.cancelled():
+            done.exception()
 
     async def _one(self, task: Task) -> Done:
         with span("encode picture", visual_tokens=task.tokens) as current:

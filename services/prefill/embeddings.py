@@ -45,6 +45,11 @@ class EmbeddingSource:
             raise UnavailableError("an embedding vanished before prefill read it", retry_after_s=0.0)
         return tensors
 
+    async def forgo(self, ready: prefill_pb2.ImageReady, request: str) -> None:
+        """The tensors are not needed: only the lease of `request` ends. Never raises."""
+        if not ready.held_at:
+            await self._store.forgo(ready.embedding_key, request)
+
     async def _held(self, ready: prefill_pb2.ImageReady, rows: int) -> Mapping[str, Tensor] | None:
         if (known := self._store.recall(ready.embedding_key, rows)) is not None:
             return known

@@ -36,6 +36,10 @@ class ImageFeed:
             raise failed.exceptions[0] from None
 
     async def _fetch(self, job: Job, ready: prefill_pb2.ImageReady, indices: list[int], request: str) -> None:
+        if all(job.sequence.images[index].end <= job.sequence.num_computed for index in indices):
+            # Its KV is there already, from an earlier request.
+            await self._source.forgo(ready, request)
+            return
         tensors = await self._source.get(ready, job.sequence.images[indices[0]].length, request)
         for index in indices:
             self._engine.image_ready(job, index, tensors)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass, fields
+from typing import NamedTuple
 
 from triptych.conversation import POLICY_NAMES
 from triptych.conversation.rollover import opens_summary
@@ -15,8 +15,7 @@ MOST_COMBINATIONS = 512
 """Beyond these, tokens are counted under OVERFLOW: a metric must not grow without end, whatever is asked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(NamedTuple):
     """The label values of one request, in the order of `LABELS`."""
 
     revision: str
@@ -31,7 +30,7 @@ class Breakdown:
     context_policy: str
 
 
-LABELS = tuple(field.name for field in fields(Breakdown))
+LABELS = Breakdown._fields
 Values = tuple[str, ...]
 OVERFLOW: Values = ("other",) * len(LABELS)
 
@@ -73,13 +72,12 @@ class Combinations:
 
     def admit(self, found: Breakdown) -> Values:
         """Label values under which to count; OVERFLOW when the combination is new and there is no room."""
-        values: Values = astuple(found)
-        if values in self._seen:
-            return values
+        if found in self._seen:
+            return found
         if len(self._seen) >= self._most:
             return OVERFLOW
-        self._seen.add(values)
-        return values
+        self._seen.add(found)
+        return found
 
 
 def _is_summarised(request: GenerateRequest) -> bool:

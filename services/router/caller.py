@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -39,10 +40,10 @@ class Caller:
             raise PermissionDeniedError("only tenants that the keys file calls operators may do this")
 
     @asynccontextmanager
-    async def in_time(self, what: str) -> AsyncIterator[None]:
-        """End the block at the deadline; DeadlineExceededError then says that `what` came too late."""
+    async def in_time(self, what: str, within_s: float = math.inf) -> AsyncIterator[None]:
+        """End the block at the deadline, or after `within_s`; DeadlineExceededError says that `what` came too late."""
         try:
-            async with asyncio.timeout_at(self.deadline):
+            async with asyncio.timeout_at(min(self.deadline, asyncio.get_running_loop().time() + within_s)):
                 yield
         except TimeoutError as error:
             raise DeadlineExceededError(f"{what} did not arrive in time") from error

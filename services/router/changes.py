@@ -43,11 +43,14 @@ def _kind(earlier: Sequence[Said], now: Sequence[Said]) -> Kind:
         return DivergenceKind.DIVERGENCE_KIND_TEXT_EDITED
     gone, new = Counter(before) - Counter(after), Counter(after) - Counter(before)
     mine, theirs = earlier[0].images, now[0].images
-    # A picture from further down stands here now: what was between them has been left out.
-    moved_up = bool(gone) and bool(theirs) and set(theirs) <= set(before)
+    if not gone and not new:
+        # All pictures are there, so a message without any has come or gone before them.
+        return DivergenceKind.DIVERGENCE_KIND_TEXT_EDITED
+    # A message from further down stands here now: what was between them has been left out.
+    moved_up = bool(gone) and bool(theirs) and set(theirs) <= set(before) and earlier[0].texts != now[0].texts
     if len(mine) == len(theirs) and mine and not moved_up:
         return _replaced(earlier[0], now[0])
-    if len(mine) > len(theirs) or moved_up or (gone and not new):
+    if (gone and len(mine) > len(theirs)) or moved_up or (gone and not new):
         return DivergenceKind.DIVERGENCE_KIND_IMAGE_REMOVED
     return DivergenceKind.DIVERGENCE_KIND_IMAGE_ADDED if theirs else DivergenceKind.DIVERGENCE_KIND_TEXT_EDITED
 

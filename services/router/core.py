@@ -29,6 +29,7 @@ from services.router.http.known import KnownImages
 from services.router.http.server import HttpServer
 from services.router.http.text import Text
 from services.router.images import Images
+from services.router.incoming import Incoming
 from services.router.ledger import Ledger
 from services.router.metrics import Metrics
 from services.router.parts import Parts
@@ -68,6 +69,7 @@ class Core:
         self.images = Images(
             ImageStore(redis), Gallery(redis), parts.family, limits, settings.max_decoding_images, recent
         )
+        self.incoming = Incoming(int(settings.max_incoming), settings.upload_timeout_s)
         self.remote = open_remote(settings, self.images)
         admission = Admission(parts, self.images, routing.placement)
         pixels = Pixels(self.images.file, channels)
@@ -96,7 +98,7 @@ def add_rpc(server: RpcServer, settings: RouterSettings, core: Core) -> None:
     timeout = settings.request_timeout_s
     snapshots = Snapshots(core.routing, core.ledger, core.metrics)
     servicer = RouterServicer(
-        core.generator, core.images, core.parts.card, snapshots, core.history, core.access, timeout
+        core.generator, core.images, core.parts.card, snapshots, core.history, core.access, core.incoming, timeout
     )
     server.add(add_RouterServiceServicer_to_server, servicer, FULL_NAME)
 
@@ -105,7 +107,7 @@ def http_server(settings: RouterSettings, core: Core, missing: Missing) -> HttpS
     """The HTTP interface, not started."""
     parts = core.parts
     intake = Intake(core.images, settings.max_image_size, settings.max_images, core.remote)
-    endpoint = Endpoint(core.generator, settings.max_body_size)
+    endpoint = Endpoint(core.generator, settings.max_body_size, core.incoming)
     chat = Chat(parts.card.name, endpoint, intake, parts.tokenizer, core.grammars)
     text = Text(parts.card, endpoint, intake, parts.tokenizer)
     pages, known = Pages(parts.card, missing, core.degraded, core.metrics), KnownImages(core.images)

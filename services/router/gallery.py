@@ -33,7 +33,7 @@ class Notes:
         counted: set[str] = set()
         for image in images:
             if sum(map(len, self._pending.values())) >= MAX_PENDING:
-                return
+                break
             pending = self._pending.setdefault(scope, {})
             pending[image] = pending.get(image, 0) + (0 if image.image_id in counted else uses)
             counted.add(image.image_id)

@@ -16,6 +16,8 @@ IMAGE_ROLES = ("user", "tool")
 MAX_NESTING = 64
 MAX_MESSAGES = 16_384
 """Messages of a conversation, and parts and calls in all of them: looking at millions keeps everybody waiting."""
+MAX_ARGUMENTS = 2**20
+"""Characters of the arguments of all calls: they are read while everybody waits."""
 DETAILS = ("", "auto", "low", "high")
 
 
@@ -63,6 +65,8 @@ def _check_count(messages: Sequence[Message]) -> None:
         raise InvalidArgumentError(f"at most {MAX_MESSAGES} messages are possible", param="messages")
     if sum(len(message.content) + len(message.tool_calls) for message in messages) > MAX_MESSAGES:
         raise InvalidArgumentError(f"messages: at most {MAX_MESSAGES} parts and calls are possible", param="messages")
+    if sum(len(call.arguments) for message in messages for call in message.tool_calls) > MAX_ARGUMENTS:
+        raise InvalidArgumentError(f"arguments of calls have at most {MAX_ARGUMENTS} characters", param="messages")
 
 
 def _check_role(message: Message, param: str) -> None:

@@ -7,18 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from common.metrics.build import show_build
 from services.router.turnstile import Turnstile
+from services.router.usage_metrics import TOKEN_KINDS, UsageMetrics
 from triptych.errors import TriptychError
-from triptych.v1.types_pb2 import StageTimes, Usage
+from triptych.v1.types_pb2 import Usage
 
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-GAP_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
-NS = 1e9
-# The last three add up to prompt, so ratios are weighted by tokens.
-TOKEN_KINDS = ("prompt", "completion", "visual", "cache_read", "cache_creation", "uncached")
+NAMED = ("embedding_hits", "embedding_misses", "kv_transfer_bytes")
 
 
 class Metrics:
@@ -33,25 +30,14 @@ class Metrics:
         self._requests = self._counter(
             "requests", "Answers by how they ended: ok, cancelled or an error's reason", "status"
         )
-        self._tokens = self._counter("tokens", "Tokens of finished answers by kind", "kind")
-        self._embeddings = self._counter(
-            "embeddings", "Embeddings that finished answers needed: hit or miss", "outcome"
-        )
         self._retries = self._counter("retries", "Requests that went on at other workers, by what was wrong", "reason")
         self._gave_up = self._counter("gave_up", "Requests not tried again after losing their workers", "reason")
-        self._images = self._counter("images", "Pictures of finished answers: by occurrence, and distinct", "kind")
         text = "Answers that were completed although workers were lost on the way"
         self._rescued = Counter("triptych_router_failovers", text, registry=self.registry)
         self._shed = self._counter("shed", "Requests turned away by the queue", "reason")
         self._running = Gauge("triptych_router_running_requests", "Answers in the making", registry=self.registry)
-        self._first_token = self._histogram("first_token_seconds", "From acceptance to the first token")
-        self._total = self._histogram("request_seconds", "From acceptance to the end of finished answers")
-        text = "Time of finished answers by stage: queue, encode, prefill, transfer, decode; some run side by side"
-        self._stages = self._histogram("stage_seconds", text, "stage")
-        text = "Between two tokens of an answer; of several that came together each counts its share"
-        self._gaps = Histogram(
-            "triptych_router_inter_token_seconds", text, buckets=GAP_SECONDS, registry=self.registry
-        )
+        self._usages = UsageMetrics(self.registry)
+        self.between_tokens = self._usages.between_tokens
         show_build(self.registry)
 
     @contextmanager
@@ -90,11 +76,6 @@ class Metrics:
         """A request that had gone on at other workers was answered."""
         self._rescued.inc()
 
-    def between_tokens(self, gap_ns: int, tokens: int) -> None:
-        """`tokens` tokens came together, `gap_ns` after those before."""
-        for _ in range(tokens):
-            self._gaps.observe(gap_ns / tokens / NS)
-
     def gave_up(self, reason: str) -> None:
         """A request that lost its workers was not tried again."""
         self._gave_up.labels(reason).inc()
@@ -112,24 +93,10 @@ class Metrics:
         """Add the account of a complete answer."""
         self.totals["requests"] += 1
         for kind in TOKEN_KINDS:
-            count = getattr(usage, f"{kind}_tokens")
-            self.totals[kind] += count
-            self._tokens.labels(kind).inc(count)
-        self._embeddings.labels("hit").inc(usage.embedding_hits)
-        self._embeddings.labels("miss").inc(usage.embedding_misses)
-        self._images.labels("all").inc(usage.images)
-        self._images.labels("unique").inc(usage.unique_images)
-        self.totals["embedding_hits"] += usage.embedding_hits
-        self.totals["embedding_misses"] += usage.embedding_misses
-        self.totals["kv_transfer_bytes"] += usage.kv_transfer_bytes
-        self._observe(usage.times)
-
-    def _observe(self, times: StageTimes) -> None:
-        self._first_token.observe(times.first_token_ns / NS)
-        self._total.observe(times.total_ns / NS)
-        for stage in ("queue", "encode", "prefill", "transfer"):
-            self._stages.labels(stage).observe(getattr(times, f"{stage}_ns") / NS)
-        self._stages.labels("decode").observe((times.total_ns - times.first_token_ns) / NS)
+            self.totals[kind] += getattr(usage, f"{kind}_tokens")
+        for name in NAMED:
+            self.totals[name] += getattr(usage, name)
+        self._usages.finished(usage)
 
     def render(self) -> bytes:
         """The text exposition format."""
@@ -140,6 +107,3 @@ class Metrics:
 
     def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
         Gauge(f"triptych_router_{name}", text, registry=self.registry).set_function(value)
-
-    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
-        return Histogram(f"triptych_router_{name}", text, labels, buckets=SECONDS, registry=self.registry)

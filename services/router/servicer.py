@@ -14,6 +14,7 @@ from services.router.caller import Caller
 from services.router.generation import Generator
 from services.router.history import KEPT, History
 from services.router.images import Images
+from services.router.incoming import Incoming
 from services.router.snapshot import Snapshots
 from services.router.upload import read_body, read_header
 from triptych.digests import check_digest
@@ -38,11 +39,12 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         snapshots: Snapshots,
         history: History,
         access: Access,
+        incoming: Incoming,
         timeout_s: float,
     ) -> None:
         self._generator, self._images, self._card = generator, images, card
         self._snapshots, self._history = snapshots, history
-        self._access, self._timeout_s = access, timeout_s
+        self._access, self._incoming, self._timeout_s = access, incoming, timeout_s
 
     async def Generate(
         self, request: router_pb2.GenerateRequest, context: Context
@@ -61,7 +63,9 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
             pieces = aiter(request_iterator)
             header = await read_header(pieces)
             scope = _scope(header, caller)
-            async with caller.in_time("the upload"):
+            async with self._incoming.one(caller, "the upload") as share:
+                self._images.check_size(header.size_bytes)
+                share.reserve(header.size_bytes)
                 body = await read_body(pieces, header.size_bytes, self._images.check_size)
             image = await self._images.put(scope, body, header.digest)
         return router_pb2.PutImageResponse(image=self._images.record(image))

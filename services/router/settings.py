@@ -42,6 +42,11 @@ class RouterSettings(ServiceSettings):
     image_ca: Path | None = Field(None, description="CAs trusted for https images besides the public ones")
     image_fetch_timeout_s: float = Field(10.0, gt=0, description="seconds for one remote image, redirects included")
     max_fetching_images: PositiveInt = Field(8, description="remote images that are fetched at the same time")
+    max_incoming: ByteSize = Field(
+        ByteSize(512 * 2**20),
+        description="bytes of bodies and uploads, of all callers, received at the same time",
+    )
+    upload_timeout_s: float = Field(60.0, gt=0, description="seconds in which a body or an upload must arrive")
     request_timeout_s: float = Field(600.0, gt=0, description="seconds that one answer may take at most")
     max_attempts: PositiveInt = Field(3, description="workers tried for one request, the first included")
     quarantine_s: float = Field(300.0, gt=0, description="seconds that a request is refused over which workers died")

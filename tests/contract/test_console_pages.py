@@ -49,9 +49,10 @@ async def test_known_pictures_of_another_scope_are_not_shown(bench: Bench) -> No
     assert (await bench.http.get("/v1/images", params={"cache_salt": "other"})).json()["data"] == []
 
 
-async def test_a_senseless_limit_is_named(bench: Bench) -> None:
-    answer = await bench.http.get("/v1/images", params={"limit": "many"})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "limit")
+@pytest.mark.parametrize(("param", "value"), [("limit", "many"), ("limit", "1001"), ("after", "x"), ("cache_salt", "")])
+async def test_a_senseless_page_is_refused_by_the_name_of_the_parameter(bench: Bench, param: str, value: str) -> None:
+    answer = await bench.http.get("/v1/images", params={param: value})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 async def test_the_map_of_a_prompt_comes_when_asked_for(bench: Bench) -> None:

@@ -119,6 +119,12 @@ async def test_an_unknown_model_is_not_found(bench: Bench) -> None:
         await generate(bench, request(model="other"))
 
 
+async def test_long_names_in_an_error_do_not_lose_its_reason(bench: Bench) -> None:
+    with pytest.raises(ModelNotFoundError) as caught:
+        await generate(bench, request(ContentPart(text="hi"), model="ü" * 100_000))
+    assert len(caught.value.message) < 2000
+
+
 @pytest.mark.parametrize(
     ("header", "kind"),
     [

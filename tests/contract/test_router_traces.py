@@ -44,16 +44,14 @@ class Collector(TraceServiceServicer):
 @pytest.fixture
 def collector() -> Iterator[tuple[Collector, str]]:
     server, collector = grpc.server(ThreadPoolExecutor(1)), Collector()
-    add_TraceServiceServicer_to_server(collector, server)
+    add_TraceServiceServicer_to_server(collector, server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield collector, f"http://127.0.0.1:{port}"
     server.stop(None).wait()
 
 
-def test_spans_reach_a_collector_and_logs_name_their_trace(
-    collector: tuple[Collector, str], valkey_url: str
-) -> None:
+def test_spans_reach_a_collector_and_logs_name_their_trace(collector: tuple[Collector, str], valkey_url: str) -> None:
     port, (collected, endpoint) = free_port(), collector
     flags = ["--model", str(MODEL), "--redis-url", valkey_url, "--port", "0", "--http-port", str(port)]
     flags += ["--otlp-endpoint", endpoint, "--log-format", "json"]

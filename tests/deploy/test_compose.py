@@ -62,6 +62,12 @@ def test_every_service_is_confined() -> None:
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
 
 
+def test_workers_register_the_address_of_their_container() -> None:
+    """They listen on every interface, and 0.0.0.0 would lead whoever reads the registry to itself."""
+    services = config(FILES[0])["services"]
+    assert all("_ADVERTISE=$" in " ".join(services[name]["entrypoint"]) for name in ("encoder", "prefill", "decode"))
+
+
 def test_workers_wait_for_redis_and_the_router_for_all() -> None:
     services = config(FILES[0])["services"]
     waits = {name: set(services[name]["depends_on"]) for name in KINDS}
@@ -83,6 +89,6 @@ def test_the_recipe_of_the_images_is_clean() -> None:
 def test_images_hold_what_the_package_needs() -> None:
     """What the recipe copies is what .dockerignore lets in, and all packages are among it."""
     copied = set(re.findall(r"COPY (?!--from)(.+) \./", (ROOT / "Dockerfile").read_text()))
-    names = {word for line in copied for word in line.split()}
+    names = {word.split("/")[0] for line in copied for word in line.split()}
     let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     assert names == let_in and {"triptych", "common", "services"} <= names

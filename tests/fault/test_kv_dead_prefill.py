@@ -83,7 +83,7 @@ async def is_healthy(pair: Pair) -> bool:
 
 
 async def decode_is_idle(pair: Pair) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (await pair.load("decode")).blocks_in_use:  # noqa: ASYNC110 nothing tells us
             await asyncio.sleep(0.02)
 

@@ -17,8 +17,10 @@ from common.models.tower import Prepared, Tower
 from common.models.vision import Features
 from common.store.client import blob_key, connect, embedding_key, reservation_key
 from common.store.embeddings import EmbeddingStore, Reservation
+from services.encoder.pictures import PictureSource
 from services.encoder.replica import COMPUTED, HIT, JOINED, Replica
 from services.encoder.settings import EncoderSettings
+from services.encoder.work import Task
 from tests.checkpoints import FAMILIES, CheckpointCache
 from tests.encoding import SCOPE, describe, png, upload
 from tests.pictures import noise
@@ -101,9 +103,19 @@ async def test_a10_another_image_processor_setting_does_not_hit(
         assert (await replica.ensure(one.task)).outcome == COMPUTED
 
 
-async def test_many_at_once_compute_once_across_replicas(redis: Redis, tower: Tower, new_replica: NewReplica) -> None:
+async def test_many_at_once_compute_once_across_replicas(
+    redis: Redis, tower: Tower, new_replica: NewReplica, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one = await upload(redis, tower, noise(90, 70))
     replicas = [new_replica(), new_replica()]
+    prepare = PictureSource.prepare
+
+    async def late(self: PictureSource, task: Task) -> Prepared:
+        while sum(replica.counters.waits for replica in replicas) < 7:  # noqa: ASYNC110 nothing tells us
+            await asyncio.sleep(0.01)
+        return await prepare(self, task)
+
+    monkeypatch.setattr(PictureSource, "prepare", late)
     done = await asyncio.gather(*(replicas[index % 2].ensure(one.task) for index in range(8)))
     assert sorted(answer.outcome for answer in done) == [COMPUTED] + [JOINED] * 7
 

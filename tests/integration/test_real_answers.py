@@ -52,8 +52,9 @@ async def serving(model: Path, redis_url: str) -> AsyncIterator[httpx.AsyncClien
         try:
             base_url = f"http://127.0.0.1:{router.http_port}"
             async with httpx.AsyncClient(base_url=base_url, timeout=60) as http:
-                while len((await http.get("/readyz")).json()["missing"]) > 1:
-                    pass
+                async with asyncio.timeout(60):
+                    while len((await http.get("/readyz")).json()["missing"]) > 1:  # noqa: ASYNC110 nothing tells us
+                        await asyncio.sleep(0.05)
                 yield http
             assert await pair.idle(), "blocks or requests were left behind"
         finally:

@@ -70,6 +70,10 @@ class Collected:
         self._exporter.clear()
 
 
+def about(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
 @pytest.fixture
 def collected(monkeypatch: pytest.MonkeyPatch) -> Collected:
     """The process's one provider is left alone."""
@@ -87,7 +91,9 @@ async def http(checkpoints: CheckpointCache, valkey_url: str) -> AsyncIterator[h
         redis = connect(valkey_url)
         stack.push_async_callback(redis.aclose)
         await open_encoder(stack, redis, EncoderSettings.model_validate(common))
-        await stack.enter_async_context(running_pair(common["model"], valkey_url, {"step_tokens": 16, "pull": "always"}))
+        await stack.enter_async_context(
+            running_pair(common["model"], valkey_url, {"step_tokens": 16, "pull": "always"})
+        )
         router = RouterProcess(RouterSettings.model_validate({**common, "http_port": 0}))
         stack.push_async_callback(router.stop)
         await router.start()
@@ -111,11 +117,11 @@ async def test_a_request_is_one_trace_across_all_services(http: httpx.AsyncClien
     await eventually(lambda: len(collected.ended("request")) == len(collected.ended("decode")) == 1)
     assert collected.tree() == TREE
     (request,), (push,), (decode,) = (collected.ended(name) for name in ("request", "kv push", "decode"))
-    about = dict(request.attributes or {})
-    assert (about["prompt_tokens"], about["images"], about["outcome"]) == (usage["prompt_tokens"], 1, "length")
-    assert (push.attributes or {})["bytes"] == usage["kv_transfer_bytes"] > 0
-    assert [event.name for event in decode.events] == ["first token"] and (decode.attributes or {})["tokens"] == 4
-    chunks = [(chunk.attributes or {})["tokens"] for chunk in collected.ended("prefill chunk")]
+    said = about(request)
+    assert (said["prompt_tokens"], said["images"], said["outcome"]) == (usage["prompt_tokens"], 1, "length")
+    assert about(push)["bytes"] == usage["kv_transfer_bytes"] > 0
+    assert [event.name for event in decode.events] == ["first token"] and about(decode)["tokens"] == 4
+    chunks = [about(chunk)["tokens"] for chunk in collected.ended("prefill chunk")]
     assert len(chunks) > 1 and sum(chunks) == usage["prompt_tokens"]
     assert "secret" not in collected.everything()
 
@@ -132,9 +138,9 @@ async def test_what_the_next_turn_takes_from_decode_is_in_its_trace(
                 prompt += [token.token_id for token in event.delta.tokens]
     await eventually(lambda: len(collected.ended("prefill")) == 1)
     (pull,) = collected.ended("kv pull")
-    about = dict(pull.attributes or {})
-    assert about["direction"] == "decode_to_prefill" and about["path"] in ("grpc", "shared_memory")
-    assert about["blocks"] == 2 and about["bytes"] > 0
+    said = about(pull)
+    assert said["direction"] == "decode_to_prefill" and said["path"] in ("grpc", "shared_memory")
+    assert said["blocks"] == 2 and said["bytes"] > 0
 
 
 async def test_a_caller_who_leaves_ends_every_span(http: httpx.AsyncClient, collected: Collected) -> None:

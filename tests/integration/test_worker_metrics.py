@@ -14,7 +14,6 @@ from tests.workers import running_combined
 from triptych.v1.worker_pb2 import GetInfoRequest, WorkerInfo
 from triptych.v1.worker_pb2_grpc import WorkerServiceStub
 
-
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
 

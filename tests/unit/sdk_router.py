@@ -111,6 +111,10 @@ class FakeRouter(RouterServiceServicer):
         """One empty snapshot."""
         yield pb.WatchClusterResponse()
 
+    def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:
+        """Nothing has been asked yet."""
+        return pb.ExplainResponse()
+
     def _fail(self, context: Any) -> None:
         if self.failures:
             _abort(context, self.failures.pop(0))

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 
 from triptych.cli.child import Child, session_members
-from triptych.cli.cluster import LocalCluster
+from triptych.cli.cluster import MAX_RESTARTS, LocalCluster
 from triptych.cli.output import Reporter
 from triptych.cli.plan import ClusterOptions, Kind, Part
 from triptych.cli.probe import free_port
@@ -115,6 +116,17 @@ def test_a_part_that_ends_later_is_noticed(cluster: LocalCluster) -> None:
     cluster.parts = [script("short", LISTEN + "import time; time.sleep(1)")]
     with pytest.raises(UnavailableError, match="short ended with status 0"), cluster:
         cluster.watch()
+
+
+def test_a_worker_that_ends_is_started_again_but_not_for_ever(cluster: LocalCluster) -> None:
+    lines: list[str] = []
+    cluster._on_line = lambda name, line: lines.append(f"{name} {line}")
+    cluster.parts = [replace(script("decode-1", "raise SystemExit(3)"), kind="decode")]
+    cluster.start()
+    with pytest.raises(UnavailableError, match="decode-1 ended with status 3"):
+        cluster.watch()
+    cluster.stop()
+    assert lines == ["decode-1 ended with status 3; it is started again"] * MAX_RESTARTS
 
 
 def test_an_interrupt_ends_the_watch(cluster: LocalCluster) -> None:

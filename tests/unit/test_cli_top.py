@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 from rich.console import Console
 
@@ -19,7 +20,7 @@ def worker(name: str = "p", reachable: bool = True, degraded: str = "", **load: 
     return WorkerStatus(info=info, load=GetLoadResponse(**load), reachable=reachable)
 
 
-def snapshot(at_s: float, *workers: WorkerStatus, **counts: int) -> WatchClusterResponse:
+def snapshot(at_s: float, *workers: WorkerStatus, **counts: Any) -> WatchClusterResponse:
     queue = QueueStatus(waiting=3, tenants=2, tokens=5000)
     return WatchClusterResponse(at_unix_ms=int(at_s * 1000), workers=workers, queue=queue, **counts)
 
@@ -54,7 +55,7 @@ def test_a_router_or_worker_that_began_anew_has_no_rate() -> None:
 
 def test_workers_their_blocks_and_what_is_wrong() -> None:
     busy = worker(blocks_in_use=3, blocks_free=7, blocks_cached=4, pending_tokens=77, degraded="the store is full")
-    now = snapshot(1, busy, worker("gone", reachable=False), missing=["no encoder worker"])  # type: ignore[arg-type]
+    now = snapshot(1, busy, worker("gone", reachable=False), missing=["no encoder worker"])
     text = drawn(None, now)
     for words in ("3 + 4 of 10", "77", "ready", "gone:1 lost", "missing: no encoder", "degraded: the store is full"):
         assert words in text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +31,7 @@ from triptych.v1.types_pb2 import (
 COUNTS = st.integers(0, 2**20)
 
 
-def asked(*texts: str, **fields: str) -> GenerateRequest:
+def asked(*texts: str, **fields: Any) -> GenerateRequest:
     """A conversation in which only the user speaks."""
     messages = [Message(role="user", content=[ContentPart(text=text)]) for text in texts]
     return GenerateRequest(messages=messages, **fields)
@@ -89,9 +91,7 @@ def test_tokens_are_counted_under_their_kind() -> None:
 
 
 @given(length=COUNTS, reads=st.lists(st.tuples(COUNTS, COUNTS), max_size=4), images=st.lists(st.integers(1, 99)))
-def test_read_created_and_uncached_are_the_prompt(
-    length: int, reads: list[tuple[int, int]], images: list[int]
-) -> None:
+def test_read_created_and_uncached_are_the_prompt(length: int, reads: list[tuple[int, int]], images: list[int]) -> None:
     account = Account(lambda: 0)
     for read, created in reads:
         account.prefilled(PrefillResponse(cache_read_tokens=read, cache_creation_tokens=created, compute_ns=1))

@@ -14,7 +14,7 @@ from services.router.defaults import AnswerDefaults, load_defaults
 from services.router.http.data_url import read_data_url
 from services.router.http.model import MAX_VALUES, parse_body
 from services.router.http.schema import ChatRequest
-from services.router.messages import MAX_MESSAGES, check_messages
+from services.router.messages import MAX_ARGUMENTS, MAX_MESSAGES, check_messages
 from services.router.sampling import resolve_sampling
 from tests.unit.router_tokenizers import DEMO
 from triptych.errors import (
@@ -26,7 +26,7 @@ from triptych.errors import (
 )
 from triptych.v1.encoder_pb2 import EncodeOutcome, EncodeResponse
 from triptych.v1.prefill_pb2 import PrefillResponse
-from triptych.v1.types_pb2 import ContentPart, ImageRef, ImageSpan, Message, Prompt, SamplingParams
+from triptych.v1.types_pb2 import ContentPart, ImageRef, ImageSpan, Message, Prompt, SamplingParams, ToolCall
 
 DEFAULTS = AnswerDefaults(context_length=100, max_tokens=50, temperature=0.25)
 IMAGE = ContentPart(image=ImageRef(digest="0" * 64))
@@ -106,8 +106,9 @@ def test_too_many_pictures_are_counted() -> None:
     [
         [Message(role="user")] * (MAX_MESSAGES + 1),
         [Message(role="user", content=[ContentPart(text="")] * MAX_MESSAGES), Message(role="user", content=[IMAGE])],
+        [Message(role="assistant", tool_calls=[ToolCall(name="f", arguments=f'{{"a": "{"x" * MAX_ARGUMENTS}"}}')])],
     ],
-    ids=["messages", "parts"],
+    ids=["messages", "parts", "arguments"],
 )
 def test_a_conversation_has_bounds(messages: list[Message]) -> None:
     with pytest.raises(InvalidArgumentError) as caught:

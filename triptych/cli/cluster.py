@@ -12,6 +12,7 @@ import shutil
 import signal
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -26,6 +27,9 @@ POLL_S = 0.1
 READY_TIMEOUT_S = 180.0
 # The router first: it lets answers end while the workers are still there.
 STOP_ORDER = (("router",), ("encoder", "prefill", "decode", "worker"), ("valkey",))
+# Streams go on elsewhere meanwhile, or wait; without Redis or router there is nothing to go on with.
+RESTARTED = ("encoder", "prefill", "decode", "worker")
+MAX_RESTARTS, QUIET_S = 3, 60.0
 OnReady = Callable[[Part, float], None]
 
 
@@ -49,6 +53,7 @@ class LocalCluster:
         self.options = options
         self.parts: list[Part] = plan_cluster(options, free_port, cpu_cores(), self._directory)
         self.children: dict[str, Child] = {}
+        self._restarts: Counter[str] = Counter()
 
     @property
     def grpc_address(self) -> str:
@@ -110,10 +115,23 @@ class LocalCluster:
         return not waiting
 
     def watch(self) -> None:
-        """Return when interrupted; UnavailableError when a part ends by itself."""
+        """Return when interrupted. A worker that ends is started again, as an orchestrator would.
+
+        UnavailableError when another part ends, or a worker for the fourth time without a quiet minute in between.
+        """
         while not self._interrupts:
-            self.check()
+            for child in [child for child in self.children.values() if child.status is not None]:
+                self._start_again(child)
             time.sleep(POLL_S)
+
+    def _start_again(self, ended: Child) -> None:
+        part, lived_s = ended.part, time.monotonic() - ended.started_at
+        self._restarts[part.name] = 1 if lived_s > QUIET_S else self._restarts[part.name] + 1
+        if part.kind not in RESTARTED or self._restarts[part.name] > MAX_RESTARTS:
+            raise UnavailableError(ended.ended_line())
+        self._on_line(part.name, f"ended with status {ended.status}; it is started again")
+        ended.reap()
+        self.children[part.name] = Child(part, self._on_line)
 
     def check(self) -> None:
         """UnavailableError with the last log lines of a part that has ended."""

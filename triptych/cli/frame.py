@@ -70,7 +70,9 @@ def _summary(now: WatchClusterResponse, rates: Rates | None) -> Table:
     queue, promised = now.queue, f"{now.promised_tokens:,} tokens promised"
     waiting = f"{queue.waiting} waiting ({queue.tenants} tenants, {queue.tokens:,} tokens)"
     table.add_row("requests", f"{now.running_requests} running", waiting, f"{now.finished_requests:,} finished")
-    table.add_row("tokens", _per_s(rates, "prompt_tokens", "read"), _per_s(rates, "completion_tokens", "said"), promised)
+    table.add_row(
+        "tokens", _per_s(rates, "prompt_tokens", "read"), _per_s(rates, "completion_tokens", "said"), promised
+    )
     hits, needed = now.embedding_hits, now.embedding_hits + now.embedding_misses
     embeddings = f"embeddings {_share(hits, needed)} of {needed:,}"
     prefix = f"KV prefix {_share(now.cache_read_tokens, now.prompt_tokens)} of {now.prompt_tokens:,} tokens"

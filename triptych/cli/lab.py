@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from triptych.cli.door import ApiKey, TlsCa, TlsCert, TlsKey, UseTls, open_door
 from triptych.cli.lab_runs import (
     chosen_groups,
     chosen_policies,
@@ -47,12 +48,18 @@ def run(
     model: Annotated[str, typer.Option(help="model there")] = "",
     salted: Annotated[bool, typer.Option(help="that server knows cache_salt; else the salt opens the prompt")] = False,
     prices: PriceList = "1,0.1,1.25,4",
+    api_key: ApiKey = None,
+    tls: UseTls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Run the controlled experiment and write its report."""
     plan = Plan(chosen_groups(groups), chosen_policies(policies), numbers(histories), turns, repeats, breaks=(SALT,))
     given, priced = load_material(material), to_prices(prices)
     if openai is None:
-        run_on_triptych(address, plan, given, priced, out)
+        door = open_door(address, api_key, tls, tls_ca, tls_cert, tls_key) if address else None
+        run_on_triptych(door, plan, given, priced, out)
     else:
         run_on_openai(openai, model, salted, plan, given, priced, out)
 
@@ -82,9 +89,15 @@ def replay(
     material: Folder = FOLDER,
     speed: Annotated[float, typer.Option(min=0.001, help="2: twice as fast as the trace says")] = 1.0,
     prices: PriceList = "1,0.1,1.25,4",
+    api_key: ApiKey = None,
+    tls: UseTls = False,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
 ) -> None:
     """Replay a trace open loop and report on it."""
-    replay_trace(path, address, load_material(material), to_prices(prices), speed, out)
+    door = open_door(address, api_key, tls, tls_ca, tls_cert, tls_key) if address else None
+    replay_trace(path, door, load_material(material), to_prices(prices), speed, out)
 
 
 @lab.command()

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from triptych.cli.cluster import LocalCluster
+from triptych.cli.door import Door
 from triptych.cli.plan import ClusterOptions, default_model
 from triptych.errors import ConfigError, InvalidArgumentError
 from triptych.lab.endpoint import Endpoint, OpenAIEndpoint, TriptychEndpoint
@@ -30,11 +31,11 @@ TABLE_WIDTH = 150
 Advance = Callable[[], None]
 
 
-def run_on_triptych(address: str | None, plan: Plan, material: Material, prices: Prices, out: Path) -> None:
+def run_on_triptych(door: Door | None, plan: Plan, material: Material, prices: Prices, out: Path) -> None:
     """The experiment on a cluster; one that was started for it can also be broken between turns."""
-    with _cluster(address) as (router, breakers), closing(TriptychEndpoint(router)) as endpoint:
+    with _cluster(door) as (router, breakers), closing(TriptychEndpoint(router.client())) as endpoint:
         whole = replace(plan, breaks=(*plan.breaks, *breakers))
-        _experiment(endpoint, whole, material, prices, out, f"a Triptych cluster at {router}", breakers)
+        _experiment(endpoint, whole, material, prices, out, f"a Triptych cluster at {router.address}", breakers)
 
 
 def run_on_openai(
@@ -49,12 +50,12 @@ def run_on_openai(
         _experiment(endpoint, plan, material, prices, out, url, {})
 
 
-def replay_trace(path: Path, address: str | None, material: Material, prices: Prices, speed: float, out: Path) -> None:
+def replay_trace(path: Path, door: Door | None, material: Material, prices: Prices, speed: float, out: Path) -> None:
     """Replay and report."""
     arrivals = read_trace(path, material)
-    with _cluster(address) as (router, _), _progress(len(arrivals), "replaying") as advance:
+    with _cluster(door) as (router, _), _progress(len(arrivals), "replaying") as advance:
         rows, failures = asyncio.run(_replayed(router, arrivals, prices, speed, advance))
-    _finish(out, rows, f"a Triptych cluster at {router}", prices)
+    _finish(out, rows, f"a Triptych cluster at {router.address}", prices)
     for reason, count in sorted(failures.items()):
         Console().print(f"failed: {count} x {reason}")
 
@@ -118,7 +119,7 @@ def _experiment(
 
 
 async def _replayed(
-    router: str, arrivals: Sequence[Arrival], prices: Prices, speed: float, advance: Advance
+    router: Door, arrivals: Sequence[Arrival], prices: Prices, speed: float, advance: Advance
 ) -> tuple[list[Row], Counter[str]]:
     from triptych.aio import AsyncClient  # noqa: PLC0415 - as in the SDK, asyncio only for those who use it
     from triptych.lab.replay import Replay  # noqa: PLC0415
@@ -129,7 +130,7 @@ async def _replayed(
         rows.extend([row] if row is not None else [])
         advance()
 
-    async with AsyncClient(router) as client:
+    async with AsyncClient(router.address, api_key=router.api_key, tls=router.tls) as client:
         replay = Replay(client, prices, observe, speed)
         await replay.run(arrivals)
     return rows, replay.failures
@@ -173,14 +174,17 @@ def _progress(total: int, title: str) -> Iterator[Advance]:
 
 
 @contextmanager
-def _cluster(address: str | None) -> Iterator[tuple[str, Breakers]]:
-    """The cluster at `address`, or one of its own, which always pulls KV that is cached elsewhere and can be broken."""
-    if address is not None:
-        yield address, {}
+def _cluster(door: Door | None) -> Iterator[tuple[Door, Breakers]]:
+    """The cluster behind `door`, or one of its own, which always pulls KV cached elsewhere and can be broken."""
+    if door is not None:
+        yield door, {}
         return
     options = ClusterOptions(default_model(), log_level="WARNING", extra={"prefill": ["--pull", "always"]})
     with LocalCluster(options) as cluster:
-        yield cluster.grpc_address, {FLUSH: lambda: _flush(cluster.redis_url), LOST: lambda: cluster.replace("decode")}
+        yield (
+            Door(cluster.grpc_address),
+            {FLUSH: lambda: _flush(cluster.redis_url), LOST: lambda: cluster.replace("decode")},
+        )
 
 
 def _flush(redis_url: str) -> None:

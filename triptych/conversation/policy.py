@@ -29,7 +29,9 @@ class Policy:
     """Sends the whole log. Subclasses send less of it.
 
     `name` goes with every request, for the server's metrics; its version rises when the same log would be sent
-    differently. `writer` answers needs: it gets their messages and returns the text, or, for `AsyncConversation`, an awaitable of
+    differently.
+
+    `writer` answers needs: it gets their messages and returns the text, or, for `AsyncConversation`, an awaitable of
     it. None: the model itself is asked.
     """
 

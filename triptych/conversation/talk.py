@@ -48,8 +48,8 @@ class Talk:
 
     def for_need(self, need: Need) -> GenerateOptions:
         """A text that is needed is written greedily, in the caches and the time of the conversation's requests."""
-        kept: GenerateOptions = {"max_tokens": need.max_tokens, "temperature": 0.0, "session_id": self.session_id}
-        kept["context_policy"] = self.policy.name
+        # Outside the session: it is no turn, and the next turn would be compared with it.
+        kept: GenerateOptions = {"max_tokens": need.max_tokens, "temperature": 0.0, "context_policy": self.policy.name}
         if salt := self.options.get("cache_salt"):
             kept["cache_salt"] = salt
         return kept

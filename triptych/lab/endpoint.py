@@ -44,11 +44,10 @@ class Endpoint(Protocol):
 
 
 class TriptychEndpoint:
-    """A cluster, over gRPC."""
+    """A cluster, over gRPC. Takes the client over, and closes it."""
 
-    def __init__(self, address: str, max_tokens: int = MAX_TOKENS) -> None:
-        self._client = Client(address)
-        self._max_tokens = max_tokens
+    def __init__(self, client: Client, max_tokens: int = MAX_TOKENS) -> None:
+        self._client, self._max_tokens = client, max_tokens
         self._block_size: int | None = None
 
     def ask(self, talk: Talk, salt: str, session: str) -> Reply:

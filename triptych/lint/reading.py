@@ -81,7 +81,7 @@ def _said(message: Any, identities: Mapping[str, str]) -> Said:
         raise InvalidArgumentError("a message is a JSON object with a role", param="messages")
     content = message.get("content") or []
     items = [content] if isinstance(content, str) else _items(content, "content")
-    parts = [item if item is content else _part(item, identities) for item in items]
+    parts: list[Part] = [item if isinstance(item, str) else _part(item, identities) for item in items]
     parts += [json.dumps(call, ensure_ascii=False) for call in _items(message.get("tool_calls"), "tool_calls")]
     role = "system" if message["role"] == "developer" else message["role"]
     return Said(role, tuple(parts))

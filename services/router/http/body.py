@@ -5,19 +5,26 @@ from __future__ import annotations
 from starlette.requests import ClientDisconnect, Request
 
 from services.router.http.authentication import caller_of
+from services.router.incoming import Incoming
 from triptych.errors import PayloadTooLargeError, RequestCancelledError
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The body; PayloadTooLargeError as soon as it is known to be over the limit, DeadlineExceededError if slow."""
-    announced = request.headers.get("content-length", "")
-    _check(int(announced) if announced.isdecimal() else 0, max_bytes)
+async def read_body(request: Request, max_bytes: int, incoming: Incoming) -> bytes:
+    """The body; PayloadTooLargeError as soon as it is known to be over the limit, DeadlineExceededError if slow.
+
+    ResourceExhaustedError while others fill the room for `incoming` bodies.
+    """
+    header = request.headers.get("content-length", "")
+    announced = int(header) if header.isdecimal() else 0
+    _check(announced, max_bytes)
     body = bytearray()
     try:
-        async with caller_of(request).in_time("the request body"):
+        async with incoming.one(caller_of(request), "the request body") as share:
+            share.reserve(announced)
             async for chunk in request.stream():
+                _check(len(body) + len(chunk), max_bytes)
+                share.reserve(len(body) + len(chunk))
                 body += chunk
-                _check(len(body), max_bytes)
     except ClientDisconnect as error:
         raise RequestCancelledError("the client left") from error
     return bytes(body)

@@ -18,6 +18,7 @@ from services.router.http.body import read_body
 from services.router.http.model import Body, parse_body
 from services.router.http.schema import AnswerRequest
 from services.router.http.streaming import EventStream, until_disconnect
+from services.router.incoming import Incoming
 from triptych.v1.router_pb2 import GenerateRequest
 
 SESSION_ID = "x-session-id"
@@ -28,12 +29,12 @@ Prepare = Callable[[], Awaitable[GenerateRequest]]
 class Endpoint:
     """A body in, the shared generator, an answer out."""
 
-    def __init__(self, generator: Generator, max_body: int) -> None:
-        self.generator, self._max_body = generator, max_body
+    def __init__(self, generator: Generator, max_body: int, incoming: Incoming) -> None:
+        self.generator, self._max_body, self._incoming = generator, max_body, incoming
 
     async def read(self, request: Request, kind: type[Body]) -> Body:
         """The request's body; InvalidArgumentError naming the field at fault, PayloadTooLargeError."""
-        return await asyncio.to_thread(parse_body, kind, await read_body(request, self._max_body))
+        return await asyncio.to_thread(parse_body, kind, await read_body(request, self._max_body, self._incoming))
 
     async def read_asked(self, request: Request, kind: type[Asked]) -> Asked:
         """As `read`, with the session that the body or else a header names."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
@@ -9,6 +12,8 @@ from services.router.http.authentication import caller_of
 from services.router.images import Images
 from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import KnownImage
+
+_FIELDS = {"page_size": "limit", "page_token": "after"}
 
 
 class KnownImages:
@@ -24,7 +29,8 @@ class KnownImages:
         if not (limit.isascii() and limit.isdecimal() and len(limit) < 7):
             raise InvalidArgumentError("limit is a number", param="limit")
         scope = caller_of(request).scope(query.get("cache_salt"))
-        page = await self._images.page(scope, int(limit), query.get("after", ""))
+        with _as_asked():
+            page = await self._images.page(scope, int(limit), query.get("after", ""))
         answer = {
             "object": "list",
             "data": [_entry(known) for known in page.images],
@@ -33,6 +39,16 @@ class KnownImages:
             "after": page.next_page_token or None,
         }
         return JSONResponse(answer, headers={"cache-control": "no-store"})
+
+
+@contextmanager
+def _as_asked() -> Iterator[None]:
+    """Errors of the block name the fields as this interface calls them."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        error.param = _FIELDS.get(error.param or "", error.param)
+        raise
 
 
 def _entry(known: KnownImage) -> dict[str, object]:

@@ -1,0 +1,145 @@
+"""The compose file for real: images built, a cluster up, asked from outside, disturbed, gone without a trace.
+
+Not among the tests that run by default: `make test-deploy`. The tests build on each other, from top to bottom.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+
+import httpx
+import pytest
+
+from tests.deploy.engine import Engine, running_engine
+from tests.deploy.images import BASE, TARGETS, build_all, size_bytes
+from tests.deploy.stack import PROJECT, TAG, Stack
+from tests.deploy.streams import ANSWER, ask, long_answers
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3000)]
+log = logging.getLogger(__name__)
+STREAMS = 20
+SERVICES = ("redis", "encoder", "prefill", "decode", "router")
+MB = 1_000_000
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[Engine]:
+    with running_engine() as found:
+        if isinstance(found, str):
+            pytest.skip(found)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def images(engine: Engine) -> Engine:
+    started = monotonic()
+    build_all(engine, TAG)
+    sizes = {target: size_bytes(engine, f"triptych-{target}:{TAG}") // MB for target in TARGETS}
+    log.info("images in %.0f s: %s MB, base %d MB", monotonic() - started, sizes, size_bytes(engine, BASE) // MB)
+    return engine
+
+
+@pytest.fixture(scope="module")
+def stack(images: Engine) -> Iterator[Stack]:
+    started, stack = monotonic(), Stack(images)
+    try:
+        stack.up()
+        log.info("up in %.0f s", monotonic() - started)
+        log.info("first answer, %s, after %.0f s", ask(stack.grpc), monotonic() - started)
+        yield stack
+    finally:
+        stack.compose("down", "--volumes", "--timeout", "20")
+
+
+def test_the_router_image_is_small(images: Engine) -> None:
+    assert size_bytes(images, f"triptych-router:{TAG}") - size_bytes(images, BASE) < 250 * MB
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_images_run_as_nobody_and_hold_no_build_tools(images: Engine, target: str) -> None:
+    look = "id -u; command -v gcc cc make git || echo none"
+    said = images.docker("run", "--rm", "--network", "none", f"triptych-{target}:{TAG}", "sh", "-c", look)
+    assert said.split() == ["10001", "none"]
+
+
+def test_only_the_encoder_image_has_ray_and_the_router_image_no_torch(images: Engine) -> None:
+    look = "import importlib.util as u; print(*(name for name in ('torch', 'ray') if u.find_spec(name)))"
+    found = {
+        target: images.docker("run", "--rm", "--network", "none", f"triptych-{target}:{TAG}", "python", "-c", look)
+        for target in TARGETS
+    }
+    assert found == {"router": "", "worker": "torch", "encoder": "torch ray"}
+
+
+def test_answers_a_question_about_a_picture_over_grpc(stack: Stack) -> None:
+    assert ask(stack.grpc) == ANSWER
+
+
+def test_answers_over_http(stack: Stack) -> None:
+    body = {"model": "triptych-demo", "messages": [{"role": "user", "content": "Who are you?"}], "temperature": 0}
+    answer = httpx.post(f"http://{stack.http}/v1/chat/completions", json=body, timeout=60)
+    assert answer.json()["choices"][0]["message"]["content"] == "I am the Triptych demo model."
+
+
+def test_only_the_router_is_published(stack: Stack) -> None:
+    listed = stack.engine.docker("ps", "--format", "{{.Names}} {{.Ports}}").splitlines()
+    assert [line.split()[0] for line in listed if "->" in line] == [f"{PROJECT}-router-1"]
+
+
+@pytest.mark.parametrize("service", ["redis", "encoder", "prefill", "decode"])
+def test_only_the_router_has_a_way_out(stack: Stack, service: str) -> None:
+    """Neither what a model says nor a library's curiosity leaves the network."""
+    template = "{{range $name, $_ := .NetworkSettings.Networks}}{{$name}} {{end}}"
+    networks = stack.engine.docker("inspect", "--format", template, f"{PROJECT}-{service}-1").split()
+    internal = [stack.engine.docker("network", "inspect", "--format", "{{.Internal}}", name) for name in networks]
+    assert internal == ["true"]
+
+
+def test_survives_a_restart_of_redis(stack: Stack) -> None:
+    stack.compose("restart", "redis")
+    stack.wait_until_ready()
+    assert ask(stack.grpc) == ANSWER
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_killed_service_comes_back(stack: Stack, service: str) -> None:
+    stack.kill(f"{PROJECT}-{service}-1")
+    stack.wait_until_ready()
+    assert ask(stack.grpc) == ANSWER
+
+
+def test_decode_is_replaced_under_running_streams(stack: Stack) -> None:
+    """One more, then the old one leaves: no stream breaks, and each says what it says undisturbed."""
+    with ThreadPoolExecutor(STREAMS) as pool:
+        expected = [stream.result() for stream in long_answers(stack.grpc, STREAMS, pool)]
+        stack.up("--scale", "decode=2", "--no-recreate")
+        streams = long_answers(stack.grpc, STREAMS, pool)
+        stack.engine.docker("stop", "--time", "60", f"{PROJECT}-decode-1")
+        assert [stream.result() for stream in streams] == expected
+    assert stack.containers("decode") == [f"{PROJECT}-decode-2"]
+
+
+def test_what_drained_ended_well(stack: Stack) -> None:
+    assert stack.state(f"{PROJECT}-decode-1")["ExitCode"] == 0
+
+
+def test_scales_back(stack: Stack) -> None:
+    stack.engine.docker("rm", f"{PROJECT}-decode-1")
+    stack.up("--scale", "decode=1", "--no-recreate")
+    assert len(stack.containers("decode")) == 1 and ask(stack.grpc) == ANSWER
+
+
+@pytest.mark.parametrize("service", ["encoder", "prefill", "router"])
+def test_a_stopped_service_ends_well(stack: Stack, service: str) -> None:
+    stack.compose("stop", service)
+    assert stack.state(f"{PROJECT}-{service}-1")["ExitCode"] == 0
+
+
+def test_goes_down_clean(stack: Stack) -> None:
+    stack.compose("down", "--volumes")
+    left = [stack.engine.docker(*words, "--quiet") for words in (("ps", "-a"), ("volume", "ls"))]
+    networks = stack.engine.docker("network", "ls", "--format", "{{.Name}}").split()
+    assert left == ["", ""] and not [name for name in networks if PROJECT in name]

@@ -1,0 +1,77 @@
+"""Which announced embeddings prefill fetches, and which it can do without."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from common.families.base import ImageSpan
+from services.prefill.embeddings import EmbeddingSource
+from services.prefill.engine import PrefillEngine
+from services.prefill.images import ImageFeed
+from tests.unit.test_worker_scheduling import prefill_job
+from triptych.errors import InvalidArgumentError
+from triptych.v1.prefill_pb2 import ImageReady, PrefillBegin, PrefillRequest
+from triptych.v1.types_pb2 import ImageSpan as WireSpan
+from triptych.v1.types_pb2 import Prompt
+
+SPANS = (ImageSpan(2, 4, ()), ImageSpan(8, 4, ()), ImageSpan(14, 4, ()))
+KEYS = ("a", "b", "a")
+
+
+class Ends:
+    """Both ends of a feed: what is asked of the source, and the places that the engine is told of."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.ready: list[int] = []
+
+    async def get(self, ready: ImageReady, rows: int, request: str) -> dict[str, Any]:
+        self.asked.append(("get", ready.embedding_key))
+        return {}
+
+    async def forgo(self, ready: ImageReady, request: str) -> None:
+        self.asked.append(("forgo", ready.embedding_key))
+
+    def image_ready(self, job: object, index: int, tensors: object) -> None:
+        self.ready.append(index)
+
+
+async def announced(*keys: str) -> AsyncIterator[PrefillRequest]:
+    for key in keys:
+        yield PrefillRequest(image_ready=ImageReady(embedding_key=key))
+
+
+async def follow(num_computed: int, *keys: str) -> Ends:
+    """A prompt with three pictures, the first and the last the same."""
+    ends, job = Ends(), prefill_job(20, SPANS)
+    job.sequence.num_computed = num_computed
+    images = [
+        WireSpan(offset=at.offset, length=at.length, embedding_key=key) for at, key in zip(SPANS, KEYS, strict=True)
+    ]
+    feed = ImageFeed(cast(PrefillEngine, ends), cast(EmbeddingSource, ends))
+    await feed.follow(job, PrefillBegin(request_id="r", prompt=Prompt(images=images)), announced(*keys))
+    return ends
+
+
+async def test_a_picture_at_two_places_is_fetched_once() -> None:
+    ends = await follow(0, "b", "a")
+    assert (ends.asked, ends.ready) == ([("get", "b"), ("get", "a")], [1, 0, 2])
+
+
+async def test_what_is_computed_everywhere_is_not_fetched() -> None:
+    ends = await follow(12, "a", "b")
+    assert (ends.asked, ends.ready) == ([("get", "a"), ("forgo", "b")], [0, 2])
+    assert (await follow(18, "a", "b")).asked == [("forgo", "a"), ("forgo", "b")]
+
+
+async def test_a_picture_that_is_only_partly_computed_is_fetched() -> None:
+    assert (await follow(11, "a", "b")).asked == [("get", "a"), ("get", "b")]
+
+
+@pytest.mark.parametrize("keys", [("a",), ("a", "a"), ("c", "a", "b")])
+async def test_too_few_twice_or_foreign_is_refused(keys: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidArgumentError):
+        await follow(0, *keys)
