@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 ARGS ?=
 # Tests run in as many processes as there are cores, a file of tests in one of them; `JOBS=0`: all in one.
-JOBS ?= $(shell nproc)
+JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 CODE := triptych common services models tests helm $(patsubst %/,%,$(dir $(wildcard benchmarks/__init__.py)))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
