@@ -39,6 +39,11 @@ class KvLayout:
         """Bytes of one block over all layers."""
         return self.layers * self.bytes_per_layer_block
 
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token's keys and values over all layers."""
+        return self.bytes_per_block // self.block_size
+
 
 def blocks_for(tokens: int, block_size: int) -> int:
     """Number of blocks that hold `tokens` tokens."""
