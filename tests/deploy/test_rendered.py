@@ -13,7 +13,7 @@ from tests.deploy.pods import HOST, ROOT, LocalPod, Place, local_pods
 from tests.valkey import start_valkey
 from triptych import Client
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.deploy, pytest.mark.timeout(300)]
 SERVICES = ("encoder", "prefill", "decode", "router")
 PATIENCE_S = 150.0
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from benchmarks.demo_accuracy import compare
 from tests.e2e.up_process import START_TIMEOUT_S, run_command
 from triptych.cli.cluster import LocalCluster
 from triptych.cli.demo import Outcome, ask
@@ -17,9 +18,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")
-def outcomes() -> Iterator[list[Outcome]]:
-    with LocalCluster(ClusterOptions(default_model())) as cluster, Client(cluster.grpc_address) as client:
-        yield [outcome for conversation in load_script() for outcome in ask(client, conversation)]
+def client() -> Iterator[Client]:
+    with LocalCluster(ClusterOptions(default_model())) as cluster, Client(cluster.grpc_address) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def outcomes(client: Client) -> list[Outcome]:
+    return [outcome for conversation in load_script() for outcome in ask(client, conversation)]
 
 
 def test_the_command_succeeds_and_shows_every_question() -> None:
@@ -45,3 +51,11 @@ def test_every_picture_is_either_encoded_or_reused(outcomes: list[Outcome]) -> N
     for outcome in outcomes:
         usage = outcome.answer.usage
         assert usage.embedding_hits + usage.embedding_misses == usage.unique_images
+
+
+def test_held_out_questions(client: Client) -> None:
+    """Right about scenes that the model never saw, and word for word what transformers says."""
+    found = compare(client, default_model(), count=60, seed=7)
+    assert [(item.kind, ours, theirs) for item, ours, theirs in found.different] == []
+    # 600 questions decide (benchmarks/demo_accuracy.py); 60 only show that nothing is broken.
+    assert found.cluster.shares()["all"] >= 0.8

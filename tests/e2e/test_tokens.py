@@ -29,7 +29,6 @@ SMALL_STEPS: dict[Any, list[str]] = {
     "decode": ["--blocks", "256"],
 }
 CASES = {
-    "qwen2_vl": {"shards": True},
     "qwen2_5_vl": {"tie": True},
     "qwen3_vl": {},
     "llava": {"old_names": True},

@@ -24,25 +24,28 @@ def running() -> Iterator[Command]:
         yield command
 
 
-def test_answers_grpc_and_stops_on_ctrl_c(running: Command) -> None:
-    address = running.wait_for("gRPC").split()[-1]
+def test_answers_on_both_interfaces_and_stops_on_sigterm(running: Command) -> None:
+    address, url = running.wait_for("gRPC").split()[-1], running.wait_for("OpenAI").split()[-1]
     running.wait_for("ready; Ctrl-C")
     with Client(address) as client:
         answer = client.generate([Image.from_file(FOLDER / "shapes.png"), QUESTION], temperature=0.0).answer()
     assert answer.text.strip() == "star"
-    assert_stops(running, signal.SIGINT)
+    assert by_openai(url) == "I am the Triptych demo model."
+    assert_stops(running, signal.SIGTERM)
 
 
-def test_answers_the_openai_client_and_stops_on_sigterm(running: Command) -> None:
-    url = running.wait_for("OpenAI").split()[-1]
-    running.wait_for("ready; Ctrl-C")
+def by_openai(url: str) -> str | None:
     with OpenAI(base_url=url, api_key="none", max_retries=0) as client:
         model = client.models.list().data[0].id
-        answer = client.chat.completions.create(
+        who = client.chat.completions.create(
             model=model, messages=[{"role": "user", "content": "Who are you?"}], temperature=0
         )
-    assert answer.choices[0].message.content == "I am the Triptych demo model."
-    assert_stops(running, signal.SIGTERM)
+    return who.choices[0].message.content
+
+
+def test_ctrl_c_while_starting_leaves_nothing(running: Command) -> None:
+    running.wait_for("ready in")
+    assert_stops(running, signal.SIGINT)
 
 
 def test_a_part_that_cannot_start_is_named_with_its_last_words() -> None:
