@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import grpc
+
 from services.router.service import RouterProcess
 from services.router.settings import RouterSettings
 from tests.valkey import ValkeyServer
@@ -158,7 +160,11 @@ class Cluster:
         if any(router.ledger.total or router.routing.turnstile.running for router in self.routers):
             return False
         addresses = {info.address for role in ("prefill", "decode") for info in self.workers(role)}
-        loads = [await _load(address) for address in addresses]
+        try:
+            loads = [await _load(address) for address in addresses]
+        except grpc.aio.AioRpcError:
+            # The router has not yet noticed that this one is dead.
+            return False
         return not any(load.blocks_in_use or load.running_requests or load.waiting_requests for load in loads)
 
 

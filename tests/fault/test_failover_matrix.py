@@ -46,10 +46,13 @@ async def test_the_answer_is_the_same(cluster: Cluster, victim: str, point: str,
     cluster.control.arm(point, lambda: cluster.kill(victim))
     if point == "before":
         await cluster.control.hit()
-    answer = await ask(cluster, cell, sampling)
-    assert cluster.control.hits == 1
-    await cluster.idle()
-    await cluster.repair(victim)
+    try:
+        answer = await ask(cluster, cell, sampling)
+        assert cluster.control.hits == 1
+        await cluster.idle()
+    finally:
+        # Also after a failure, which would otherwise be the next cells' as well.
+        await cluster.repair(victim)
     undisturbed = await ask(cluster, cell, sampling)
     assert tokens(answer) == tokens(undisturbed)
     assert (answer.text, answer.finish_reason) == (undisturbed.text, undisturbed.finish_reason)
