@@ -20,10 +20,12 @@ class Prices:
     creation: float = 1.25
     completion: float = 4.0
 
-    def cost(self, uncached: int, read: int, creation: int, completion: int) -> float:
-        """What one call costs."""
-        parts = (uncached * self.uncached, read * self.read, creation * self.creation, completion * self.completion)
-        return sum(parts) / 1e6
+    def cost(self, measured: Measured) -> float:
+        """What one call costs; tokens of which nothing is told count as uncached."""
+        read, creation = measured.read_tokens or 0, measured.creation_tokens or 0
+        uncached = measured.prompt_tokens - read - creation
+        parts = (uncached * self.uncached, read * self.read, creation * self.creation)
+        return (sum(parts) + measured.completion_tokens * self.completion) / 1e6
 
 
 @dataclass(frozen=True)

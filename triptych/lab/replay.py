@@ -60,7 +60,5 @@ class Replay:
         return measured_of(await stream.answer(), ((first or ended) - began) * 1e3, (ended - began) * 1e3)
 
     def _row(self, arrival: Arrival, measured: Measured) -> Row:
-        read, creation = measured.read_tokens or 0, measured.creation_tokens or 0
-        uncached = measured.prompt_tokens - read - creation
-        cost = self._prices.cost(uncached, read, creation, measured.completion_tokens)
+        cost = self._prices.cost(measured)
         return Row("replay", arrival.group, 0, arrival.turn, True, arrival.turn, measured, cost=cost)

@@ -129,8 +129,6 @@ class _Trial:
 
     def _row(self, turn: int, reply: Reply, predicted: int | None, expected: str | None, slid: bool) -> Row:
         trial, measured = self._trial, reply.measured
-        read, creation = measured.read_tokens or 0, measured.creation_tokens or 0
-        uncached = measured.prompt_tokens - read - creation
         return Row(
             experiment=trial.experiment,
             group=trial.name,
@@ -141,6 +139,6 @@ class _Trial:
             measured=measured,
             predicted_read=predicted,
             right=None if expected is None else measured.text.strip() == expected,
-            cost=self._prices.cost(uncached, read, creation, measured.completion_tokens),
+            cost=self._prices.cost(measured),
             slid=slid,
         )
