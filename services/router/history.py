@@ -11,7 +11,7 @@ from common.identity.blocks import KeyedSpan
 from common.store.images import StoredImage
 from services.router.divergence import first_divergence
 from services.router.job import Job
-from services.router.turns import Part, Said, Turn, Turns
+from services.router.turns import STRIDE, Part, Said, Turn, Turns, beginnings_of
 from triptych.digests import digest, file_digest
 from triptych.v1.router_pb2 import Explanation, GenerateRequest
 from triptych.v1.types_pb2 import ContentPart, Usage
@@ -33,12 +33,15 @@ class History:
         """Add to the account of a request where it diverged, and remember it."""
         scope, session = job.prompt.cache_scope, request.session_id
         spans = [KeyedSpan(span.offset, span.length, span.embedding_key) for span in job.prompt.images]
-        earlier = self._turns.previous(scope, session, job.prompt.token_ids, spans)
+        token_ids = array("I", [*job.prompt.token_ids, *answer_ids])
+        # Hashed once for both: those of the prompt are looked up, and all are remembered.
+        beginnings = [] if session else beginnings_of(scope, token_ids, spans)
+        earlier = self._turns.previous(scope, session, beginnings[: job.prompt_tokens // STRIDE])
         number = (earlier.number if earlier else 0) + 1 if session else 0
         turn = Turn(
             request_id=job.request_id,
             number=number,
-            token_ids=array("I", [*job.prompt.token_ids, *answer_ids]),
+            token_ids=token_ids,
             prompt_tokens=job.prompt_tokens,
             spans=tuple(spans),
             messages=tuple(_said(request, job.pictures)),
@@ -47,7 +50,7 @@ class History:
         if earlier is not None:
             found = first_divergence(earlier, turn, usage.cache_read_tokens, self._block_size() or 1)
             usage.first_divergence.CopyFrom(found)
-        self._turns.put(scope, session, turn)
+        self._turns.put(scope, session, turn, beginnings)
         self._latest.append((scope, _explanation(request, job, usage)))
 
     def latest(self, scope: str, count: int, session: str) -> list[Explanation]:

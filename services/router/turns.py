@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -75,40 +75,40 @@ class Turns:
 
     def __init__(self, max_bytes: int) -> None:
         self._turns: MemoryTier[Turn] = MemoryTier(max_bytes)
-        # Where turns of no session can be found again: hash of a beginning to the key of the turn. An entry whose turn
-        # is gone is dropped when it is met; the tier bounds those that never are.
+        # Where turns of no session can be found again: a beginning to the key of the turn. Entries outlive their turn,
+        # which then is not found; the tier bounds them.
         self._places: MemoryTier[str] = MemoryTier(max_bytes // 4)
 
     def __len__(self) -> int:
         return len(self._turns)
 
-    def previous(self, scope: str, session: str, token_ids: Sequence[int], spans: Sequence[KeyedSpan]) -> Turn | None:
+    def previous(self, scope: str, session: str, beginnings: Sequence[str]) -> Turn | None:
         """What to compare a prompt with: the last turn of its session, else that with the longest common beginning."""
         if session:
             return self._turns.get(_session_key(scope, session))
         found = None
-        for place in _places(scope, token_ids, spans):
+        for place in beginnings:
             turn = self._turns.get(self._places.get(place) or "")
             if turn is None:
                 break
             found = turn
         return found
 
-    def put(self, scope: str, session: str, turn: Turn) -> None:
+    def put(self, scope: str, session: str, turn: Turn, beginnings: Sequence[str]) -> None:
         """Remember a turn; it takes the place of its session's last one."""
         key = _session_key(scope, session) if session else f"{scope}/{turn.request_id}"
         if self._turns.put(key, turn, turn.size_bytes) and not session:
-            for place in _places(scope, turn.token_ids, turn.spans):
+            for place in beginnings:
                 self._places.put(place, key, _INDEX_BYTES)
+
+
+def beginnings_of(scope: str, token_ids: Sequence[int], spans: Sequence[KeyedSpan]) -> list[str]:
+    """Names of a prompt's beginnings, STRIDE tokens apart."""
+    chain = BlockChain(scope.encode(), STRIDE, spans)
+    chain.extend(token_ids)
+    return [each.hex() for each in chain.hashes]
 
 
 def _session_key(scope: str, session: str) -> str:
     # Callers choose the name: it may be long, and must not be mistaken for another scope's.
     return f"{scope}:{sha256(session.encode()).hexdigest()}"
-
-
-def _places(scope: str, token_ids: Sequence[int], spans: Sequence[KeyedSpan]) -> Iterator[str]:
-    chain = BlockChain(scope.encode(), STRIDE, spans)
-    for start in range(0, len(token_ids) - STRIDE + 1, STRIDE):
-        chain.extend(token_ids[start : start + STRIDE])
-        yield chain.hashes[-1].hex()

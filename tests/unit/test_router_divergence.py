@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from common.identity.blocks import KeyedSpan
 from services.router.divergence import common_prefix, first_divergence
-from services.router.turns import Part, Said, Turn, Turns
+from services.router.turns import Part, Said, Turn, Turns, beginnings_of
 from triptych.digests import file_digest
 from triptych.v1.types_pb2 import DivergenceKind
 
@@ -133,11 +133,15 @@ def test_common_prefix_is_the_longest(one: list[int], other: list[int], shared: 
     assert found == length or before.token_ids[found] != now.token_ids[found]
 
 
+def beginnings(scope: str, said_now: Turn) -> list[str]:
+    return beginnings_of(scope, said_now.token_ids, said_now.spans)
+
+
 def test_sessions_are_found_by_name_and_scope() -> None:
     turns = Turns(2**20)
-    turns.put("tenant", "chat", turn(BEFORE))
-    assert turns.previous("tenant", "chat", [], ()) is not None
-    assert turns.previous("other", "chat", [], ()) is None
+    turns.put("tenant", "chat", turn(BEFORE), ())
+    assert turns.previous("tenant", "chat", ()) is not None
+    assert turns.previous("other", "chat", ()) is None
 
 
 def test_without_a_session_the_longest_common_beginning_is_found() -> None:
@@ -145,16 +149,17 @@ def test_without_a_session_the_longest_common_beginning_is_found() -> None:
     short = [("user", "A a b c d e f g h i j k l m n o p B C D")]
     long = [*short, ("assistant", "yes"), ("user", "E F G H")]
     for name, talk in (("short", short), ("long", long)):
-        turns.put("s", "", turn(talk, name=name))
+        said_before = turn(talk, name=name)
+        turns.put("s", "", said_before, beginnings("s", said_before))
     now = turn([*long, ("assistant", "no"), ("user", "hm")])
-    found = turns.previous("s", "", now.token_ids, now.spans)
+    found = turns.previous("s", "", beginnings("s", now))
     assert found is not None and found.request_id == "long"
-    assert turns.previous("other scope", "", now.token_ids, now.spans) is None
+    assert turns.previous("other scope", "", beginnings("other scope", now)) is None
 
 
 def test_memory_is_bounded() -> None:
     turns = Turns(20_000)
     for index in range(1000):
-        turns.put("s", f"chat {index}", turn(BEFORE))
+        turns.put("s", f"chat {index}", turn(BEFORE), ())
     assert 0 < len(turns) < 10
-    assert turns.previous("s", "chat 999", [], ()) is not None
+    assert turns.previous("s", "chat 999", ()) is not None
