@@ -2,34 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import isqrt
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
-from common.families.base import ImageLayout, ImageMarkup, ImageSpan, Pixels, Positions
+from common.families.base import ImageLayout, ImageMarkup
 from common.families.checkpoint import read_image_processor, read_json
-from common.families.picture import check_size, preprocessing_digest, run_processor
-from common.families.prompt import expand_markers, plain_positions
+from common.families.square import SquareFamily
 from triptych.errors import CheckpointError
 
 
-class GemmaFamily:
+class GemmaFamily(SquareFamily):
     """A Gemma 3 checkpoint: a SigLIP tower, a pooling projector and a text model with sliding-window layers."""
 
     name = "gemma3"
-    position_rows = 1
     image_attention_is_causal = False
 
     def __init__(self, image_token_id: int, processor: Any, layout: ImageLayout, markup: ImageMarkup) -> None:
-        self.image_token_id = image_token_id
+        super().__init__(image_token_id, processor, layout)
         self.image_markup = markup
-        self.preprocessing_fingerprint = preprocessing_digest(processor, self.name)
-        self._processor = processor
-        self._layout = layout
 
     @classmethod
     def load(cls, model_dir: Path, config: Any) -> GemmaFamily:
@@ -41,32 +32,8 @@ class GemmaFamily:
         if getattr(processor, "do_pan_and_scan", None):
             raise CheckpointError(f"{model_dir}: pan-and-scan, which cuts a picture into several, is not supported")
         family = cls(config.image_token_id, processor, _layout(config, model_dir), _markup(model_dir))
-        family._check_square(int(config.vision_config.image_size), model_dir)
+        family.check_square(int(config.vision_config.image_size), model_dir)
         return family
-
-    def _check_square(self, side: int, model_dir: Path) -> None:
-        shape = self.preprocess(Image.new("RGB", (2 * side, side))).values.shape
-        if shape != (3, side, side):
-            raise CheckpointError(f"{model_dir}: the image processor gives {shape}, the tower takes {side}x{side}")
-
-    def layout(self, width: int, height: int) -> ImageLayout:
-        """See `Family.layout`: the same for every picture that is not too narrow."""
-        check_size(width, height)
-        return self._layout
-
-    def preprocess(self, image: Image.Image) -> Pixels:
-        """See `Family.preprocess`; values are (3, side, side)."""
-        layout = self.layout(*image.size)
-        outputs = run_processor(self._processor, image)
-        return Pixels(outputs["pixel_values"][0].astype(np.float32, copy=False), layout)
-
-    def expand(self, token_ids: Sequence[int], layouts: Sequence[ImageLayout]) -> tuple[list[int], list[ImageSpan]]:
-        """See `Family.expand`."""
-        return expand_markers(token_ids, layouts, self.image_token_id)
-
-    def positions(self, length: int, spans: Sequence[ImageSpan]) -> Positions:
-        """See `Family.positions`."""
-        return plain_positions(length)
 
 
 def _layout(config: Any, model_dir: Path) -> ImageLayout:
