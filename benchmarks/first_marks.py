@@ -7,7 +7,6 @@ the same cores as the baseline and three more processes; what it buys is not sin
 
 from __future__ import annotations
 
-import io
 import statistics
 import threading
 import time
@@ -24,6 +23,7 @@ from rich.table import Table
 from transformers import AutoImageProcessor, AutoTokenizer, Qwen2VLForConditionalGeneration
 from transformers.generation.streamers import BaseStreamer
 
+from benchmarks.demo_accuracy import png
 from triptych import Client, Image
 from triptych.answers import Delta
 from triptych.cli.cluster import LocalCluster
@@ -96,13 +96,6 @@ def ask_cluster(client: Client, image: Image, salt: str | None) -> Timing:
         if isinstance(event, Delta) and not first:
             first = time.perf_counter() - begin
     return Timing(first, time.perf_counter() - begin)
-
-
-def png(picture: Pillow.Image) -> Image:
-    """The picture as a client sends it."""
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    return Image.from_bytes(buffer.getvalue())
 
 
 def median(timings: list[Timing]) -> Timing:
