@@ -12,14 +12,15 @@ from typing import Any
 
 from common.rpc.main import service_main
 from common.tracing import NO_SPAN
-from services.router import attempt, encoding, generation, pipeline
-from services.router.account import Account
-from services.router.history import History
-from services.router.metrics import Metrics
-from services.router.prompt_metrics import PromptMetrics
+from services.router import generation
+from services.router.figures.account import Account
+from services.router.figures.metrics import Metrics
+from services.router.figures.prompt_metrics import PromptMetrics
+from services.router.figures.usage_metrics import UsageMetrics
+from services.router.history.history import History
+from services.router.running import attempt, encoding, pipeline
 from services.router.service import RouterProcess
 from services.router.settings import RouterSettings
-from services.router.usage_metrics import UsageMetrics
 from triptych.v1.types_pb2 import Usage
 
 

@@ -10,11 +10,11 @@ from common.families import ImageSpan
 from common.identity import embedding_key
 from common.store.images import StoredImage
 from services.router.caller import Caller
-from services.router.images import Images
-from services.router.job import Job
 from services.router.parts import Parts
-from services.router.placement import Placement
-from services.router.prompts import characters, image_uses, token_ids
+from services.router.pictures.images import Images
+from services.router.placing.placement import Placement
+from services.router.prompts.prompt import characters, image_uses, token_ids
+from services.router.running.job import Job
 from services.router.sampling import resolve_sampling
 from triptych.errors import ContextLengthError, InvalidArgumentError, ModelNotFoundError
 from triptych.v1 import types_pb2

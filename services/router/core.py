@@ -18,9 +18,11 @@ from services.router.access.allowance import Quotas
 from services.router.access.keys_file import KeysFile
 from services.router.access.tenants import Tenants
 from services.router.admission import Admission
+from services.router.figures.metrics import Metrics
+from services.router.figures.prompt_metrics import PromptMetrics
 from services.router.generation import Generator
 from services.router.grammars import Grammars
-from services.router.history import History
+from services.router.history.history import History
 from services.router.http.app import Missing, Pages, build_app
 from services.router.http.chat import Chat
 from services.router.http.endpoint import Endpoint
@@ -28,21 +30,19 @@ from services.router.http.intake import Intake
 from services.router.http.known import KnownImages
 from services.router.http.server import HttpServer
 from services.router.http.text import Text
-from services.router.images import Images
-from services.router.incoming import Incoming
-from services.router.ledger import Ledger
-from services.router.metrics import Metrics
 from services.router.parts import Parts
-from services.router.pipeline import Pipeline
-from services.router.pixels import Pixels
+from services.router.pictures.images import Images
+from services.router.pictures.incoming import Incoming
+from services.router.pictures.recent import RecentUploads
+from services.router.placing.ledger import Ledger
+from services.router.placing.routing import Routing
+from services.router.placing.snapshot import Snapshots
 from services.router.plan import Planner
-from services.router.prompt_metrics import PromptMetrics
-from services.router.recent import RecentUploads
 from services.router.remote.build import open_remote
-from services.router.routing import Routing
+from services.router.running.pipeline import Pipeline
+from services.router.running.pixels import Pixels
 from services.router.servicer import FULL_NAME, RouterServicer
 from services.router.settings import RouterSettings
-from services.router.snapshot import Snapshots
 from triptych.v1.router_pb2_grpc import add_RouterServiceServicer_to_server
 
 

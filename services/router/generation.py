@@ -9,21 +9,21 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from common.tracing import enter, held, span
-from services.router.account import Account
 from services.router.admission import Admission
-from services.router.answer import AnswerText
+from services.router.answers.answer import AnswerText
+from services.router.answers.choice import Choice
+from services.router.answers.choices import events_of, total_usage
 from services.router.caller import Caller
-from services.router.choice import Choice
-from services.router.choices import events_of, total_usage
-from services.router.history import History
-from services.router.job import Job
-from services.router.metrics import Metrics
-from services.router.pipeline import Pipeline, Run
+from services.router.figures.account import Account
+from services.router.figures.metrics import Metrics
+from services.router.figures.prompt_map import prompt_map
+from services.router.figures.prompt_metrics import PromptMetrics
+from services.router.figures.traces import answered, asked
+from services.router.history.history import History
 from services.router.plan import Plan, Planner
-from services.router.prompt_map import prompt_map
-from services.router.prompt_metrics import PromptMetrics
-from services.router.tokenizer import Tokenizer
-from services.router.traces import answered, asked
+from services.router.prompts.tokenizer import Tokenizer
+from services.router.running.job import Job
+from services.router.running.pipeline import Pipeline, Run
 from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import (
     GenerateDelta,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from common.families import Family, load_family
 from services.router.defaults import AnswerDefaults, load_defaults
-from services.router.rendering import Renderer
+from services.router.prompts.rendering import Renderer
+from services.router.prompts.tokenizer import Tokenizer
 from services.router.settings import RouterSettings
-from services.router.tokenizer import Tokenizer
 from triptych.v1.router_pb2 import ModelCard
 
 

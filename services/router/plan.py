@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from common.grammar.language import MAX_CHARACTERS, PARAM
+from services.router.answers.reader import PlainReader, Reader
+from services.router.answers.stops import check_stops
+from services.router.answers.tool_calls import ToolCallReader
 from services.router.grammars import Grammars
-from services.router.job import Job
-from services.router.reader import PlainReader, Reader
-from services.router.stops import check_stops
-from services.router.tool_calls import ToolCallReader
-from services.router.tools import answer_grammar, check_tools, offered
+from services.router.prompts.tools import answer_grammar, check_tools, offered
+from services.router.running.job import Job
 from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import GenerateRequest
 from triptych.v1.types_pb2 import SamplingParams

@@ -11,12 +11,12 @@ from common.rpc.channels import Channels
 from common.rpc.server import RpcServer
 from common.store.client import connect
 from common.store.directory import Directory
-from services.router.cluster import Cluster
 from services.router.core import Core, add_rpc, http_server
 from services.router.http.app import Missing
 from services.router.http.server import HttpServer
-from services.router.ledger import Ledger
 from services.router.parts import load_parts
+from services.router.placing.cluster import Cluster
+from services.router.placing.ledger import Ledger
 from services.router.settings import RouterSettings
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,11 @@ import grpc
 from services.router.access.access import Access
 from services.router.caller import Caller
 from services.router.generation import Generator
-from services.router.history import KEPT, History
-from services.router.images import Images
-from services.router.incoming import Incoming
-from services.router.snapshot import Snapshots
-from services.router.upload import read_body, read_header
+from services.router.history.history import KEPT, History
+from services.router.pictures.images import Images
+from services.router.pictures.incoming import Incoming
+from services.router.pictures.upload import read_body, read_header
+from services.router.placing.snapshot import Snapshots
 from triptych.digests import check_digest
 from triptych.errors import InvalidArgumentError
 from triptych.v1 import router_pb2, router_pb2_grpc

@@ -23,7 +23,7 @@ from services.encoder.replica import Replica
 from services.encoder.servicer import FULL_NAME, EncoderServicer
 from services.encoder.settings import EncoderSettings
 from services.prefill.embeddings import EmbeddingSource
-from services.router.pixels import Pixels
+from services.router.running.pixels import Pixels
 from tests.checkpoints import CheckpointCache
 from tests.encoding import Upload, describe, png, upload
 from tests.pictures import noise

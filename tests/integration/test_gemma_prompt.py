@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from common.families import Family, load_family
-from services.router.rendering import Renderer
-from services.router.tokenizer import Tokenizer
+from services.router.prompts.rendering import Renderer
+from services.router.prompts.tokenizer import Tokenizer
 from tests.checkpoints import CheckpointCache
 from tests.integration.chats import CHATS
 from tests.reference import Reference

@@ -13,7 +13,7 @@ from common.store import gallery as gallery_module
 from common.store.client import blob_key, connect, record_key
 from common.store.gallery import Gallery, Note
 from common.store.images import ImageStore, StoredImage
-from services.router.gallery import Notes, read_page
+from services.router.pictures.gallery import Notes, read_page
 from tests.valkey import free_port, run_valkey
 from triptych.errors import InvalidArgumentError
 
@@ -169,7 +169,7 @@ async def test_a_store_that_is_away_costs_only_the_figures() -> None:
 
 
 async def test_notes_resume_after_an_outage_and_stay_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.router.gallery.MAX_PENDING", 10)
+    monkeypatch.setattr("services.router.pictures.gallery.MAX_PENDING", 10)
     with run_valkey() as server:
         client = connect(server.url)
         gallery = await store(client, image(1))

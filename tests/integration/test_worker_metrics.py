@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 
-from services.router.metrics import Metrics
-from services.router.prompt_metrics import PromptMetrics
+from services.router.figures.metrics import Metrics
+from services.router.figures.prompt_metrics import PromptMetrics
 from tests.checkpoints import CheckpointCache
 from tests.workers import running_combined
 from triptych.v1.worker_pb2 import GetInfoRequest, WorkerInfo

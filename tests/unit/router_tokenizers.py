@@ -9,7 +9,7 @@ from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 from transformers import PreTrainedTokenizerFast
 
-from services.router.tokenizer import Tokenizer
+from services.router.prompts.tokenizer import Tokenizer
 
 DEMO = Path(__file__).parents[2] / "models" / "triptych-demo"
 DEMO_IMAGE = 1022

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.detokenizer import Detokenizer
-from services.router.specials import Piece
-from services.router.token_bytes import token_bytes, token_text
-from services.router.tokenizer import Tokenizer
+from services.router.answers.detokenizer import Detokenizer
+from services.router.answers.token_bytes import token_bytes, token_text
+from services.router.prompts.specials import Piece
+from services.router.prompts.tokenizer import Tokenizer
 from tests.unit.router_tokenizers import demo_tokenizer, sentencepiece_tokenizer
 
 TOKENIZERS = [demo_tokenizer, sentencepiece_tokenizer]

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
-from services.router.account import Account
-from services.router.breakdown import FEW, LABELS, MANY, OVERFLOW, Breakdown, Combinations, breakdown, bucket
-from services.router.metrics import Metrics
-from services.router.prompt_metrics import PromptMetrics
+from services.router.figures.account import Account
+from services.router.figures.breakdown import FEW, LABELS, MANY, OVERFLOW, Breakdown, Combinations, breakdown, bucket
+from services.router.figures.metrics import Metrics
+from services.router.figures.prompt_metrics import PromptMetrics
 from triptych.conversation.rollover import block_of
 from triptych.v1.encoder_pb2 import EncodeResponse
 from triptych.v1.prefill_pb2 import PrefillResponse

@@ -12,7 +12,7 @@ from common.identity.blocks import BlockChain, KeyedSpan, block_root, prompt_cha
 from common.kv.wire import LAYOUT_VERSION, layout_to_proto
 from common.rpc import cachefeed
 from common.rpc.cachefeed import BACKLOG, Backlog, NoCache
-from services.router.cacheview import CacheView
+from services.router.placing.cacheview import CacheView
 from tests.contract.fleet import Index
 from triptych.v1.types_pb2 import ImageSpan, Prompt
 from triptych.v1.worker_pb2 import GetLoadResponse, WatchCacheResponse

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from services.router.tokenizer import Tokenizer
+from services.router.prompts.tokenizer import Tokenizer
 from tests.unit.router_tokenizers import DEMO, DEMO_IMAGE
 
 DATED = "\nToday Date: {{ strftime_now('%d %b %Y') }}. {% for message in messages %}{{ message.role }}{% endfor %}"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.identity.blocks import KeyedSpan
-from services.router.divergence import common_prefix, first_divergence
-from services.router.turns import Part, Said, Turn, Turns, beginnings_of
+from services.router.history.divergence import common_prefix, first_divergence
+from services.router.history.turns import Part, Said, Turn, Turns, beginnings_of
 from triptych.digests import file_digest
 from triptych.v1.types_pb2 import DivergenceKind
 

@@ -8,11 +8,11 @@ import grpc
 import pytest
 from grpc.aio import Metadata
 
-from services.router.budget import MOST, RetryBudget
-from services.router.calls import Trouble
-from services.router.failover import Failover, Failure, can_move
-from services.router.job import Job
-from services.router.quarantine import Quarantine
+from services.router.running.budget import MOST, RetryBudget
+from services.router.running.calls import Trouble
+from services.router.running.failover import Failover, Failure, can_move
+from services.router.running.job import Job
+from services.router.running.quarantine import Quarantine
 from triptych.errors import (
     ContextLengthError,
     DeadlineExceededError,

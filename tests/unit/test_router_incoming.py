@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from services.router.caller import Caller
-from services.router.incoming import Incoming
+from services.router.pictures.incoming import Incoming
 from triptych.errors import DeadlineExceededError, ResourceExhaustedError
 
 

@@ -7,13 +7,13 @@ from collections import Counter
 
 import pytest
 
-from services.router.cacheview import CacheView
-from services.router.cluster import Cluster
-from services.router.filters import Avoid, Holds, Uncrowded
-from services.router.ledger import Ledger
-from services.router.loads import Loads
-from services.router.placement import MAX_PEERS, Pick, Placement, equal_encoders
-from services.router.scores import (
+from services.router.placing.cacheview import CacheView
+from services.router.placing.cluster import Cluster
+from services.router.placing.filters import Avoid, Holds, Uncrowded
+from services.router.placing.ledger import Ledger
+from services.router.placing.loads import Loads
+from services.router.placing.placement import MAX_PEERS, Pick, Placement, equal_encoders
+from services.router.placing.scores import (
     CachedPrefix,
     FewestRunning,
     FreeBlocks,

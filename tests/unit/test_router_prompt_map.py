@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.prompt_map import prompt_map
+from services.router.figures.prompt_map import prompt_map
 from triptych.v1.types_pb2 import ImageSpan, Prompt, PromptRun, PromptSource, Usage
 
 READ, CREATED, UNCACHED = (

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.cacheview import CacheView
-from services.router.capacity import Capacity
-from services.router.cluster import Cluster
-from services.router.job import Job
-from services.router.ledger import Ledger
-from services.router.loads import Loads
-from services.router.pace import Pace
-from services.router.queue import FairQueue, Ticket
-from services.router.turnstile import Slot, Turnstile
+from services.router.placing.cacheview import CacheView
+from services.router.placing.cluster import Cluster
+from services.router.placing.ledger import Ledger
+from services.router.placing.loads import Loads
+from services.router.running.job import Job
+from services.router.waiting.capacity import Capacity
+from services.router.waiting.pace import Pace
+from services.router.waiting.queue import FairQueue, Ticket
+from services.router.waiting.turnstile import Slot, Turnstile
 from triptych.errors import DeadlineExceededError, ResourceExhaustedError
 from triptych.v1.types_pb2 import KvLayout, Prompt, SamplingParams
 from triptych.v1.worker_pb2 import GetLoadResponse, WatchCacheResponse, WorkerInfo, WorkerRole

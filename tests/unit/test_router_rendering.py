@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from services.router.chats import to_chat
-from services.router.rendering import Renderer
-from services.router.tokenizer import Tokenizer
+from services.router.prompts.chats import to_chat
+from services.router.prompts.rendering import Renderer
+from services.router.prompts.tokenizer import Tokenizer
 from tests.unit.router_tokenizers import DEMO, DEMO_IMAGE, demo_tokenizer, sentencepiece_tokenizer
 from triptych.errors import CheckpointError, InvalidArgumentError
 from triptych.v1.types_pb2 import ContentPart, ImageRef, Message

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from services.router.account import Account
 from services.router.defaults import AnswerDefaults, load_defaults
+from services.router.figures.account import Account
 from services.router.http.data_url import read_data_url
 from services.router.http.model import MAX_VALUES, parse_body
 from services.router.http.schema import ChatRequest
-from services.router.messages import MAX_ARGUMENTS, MAX_MESSAGES, check_messages
+from services.router.prompts.messages import MAX_ARGUMENTS, MAX_MESSAGES, check_messages
 from services.router.sampling import resolve_sampling
 from tests.unit.router_tokenizers import DEMO
 from triptych.errors import (

@@ -13,9 +13,9 @@ from transformers import AutoTokenizer
 from common.grammar import GrammarCompiler, Language
 from services.router.grammars import Grammars
 from services.router.plan import MAX_CHOICES, MAX_NAME, Planner
-from services.router.rendering import Renderer
-from services.router.tokenizer import Tokenizer
-from services.router.tools import answer_grammar
+from services.router.prompts.rendering import Renderer
+from services.router.prompts.tokenizer import Tokenizer
+from services.router.prompts.tools import answer_grammar
 from tests.tool_model import tool_model
 from tests.unit.router_tokenizers import DEMO, DEMO_IMAGE, demo_tokenizer
 from triptych.errors import InvalidArgumentError

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.answer import AnswerText
-from services.router.stops import StopMatcher, check_stops
+from services.router.answers.answer import AnswerText
+from services.router.answers.stops import StopMatcher, check_stops
 from triptych.errors import InvalidArgumentError
 
 LETTERS = st.text("ab", max_size=12)

@@ -11,7 +11,7 @@ from common.store.images import StoredImage
 from common.store.memory import MemoryTier
 from services.encoder.desk import Desk, Shelf
 from services.encoder.flights import Flights
-from services.router.recent import ENTRY_BYTES, RecentUploads
+from services.router.pictures.recent import ENTRY_BYTES, RecentUploads
 
 
 def test_the_least_recently_used_goes_first() -> None:

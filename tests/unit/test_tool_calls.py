@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.router.reader import merge
-from services.router.tool_calls import ToolCallReader
+from services.router.answers.reader import merge
+from services.router.answers.tool_calls import ToolCallReader
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": "a } \\" b", "n": [1, {"x": 2}]}}\n</tool_call>'
 OTHER = '<tool_call>{"arguments": {"b": 1}, "name": "other"}</tool_call>'

@@ -15,6 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from services.router.access.access import Access
+from services.router.figures.metrics import Metrics
 from services.router.http.authentication import Authentication
 from services.router.http.chat import Chat
 from services.router.http.console import Console
@@ -23,7 +24,6 @@ from services.router.http.known import KnownImages
 from services.router.http.request_ids import RequestIds
 from services.router.http.text import Text
 from services.router.http.tracing import TraceContext
-from services.router.metrics import Metrics
 from triptych.errors import ModelNotFoundError, TriptychError
 from triptych.v1.router_pb2 import ModelCard
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from starlette.requests import ClientDisconnect, Request
 
 from services.router.http.authentication import caller_of
-from services.router.incoming import Incoming
+from services.router.pictures.incoming import Incoming
 from triptych.errors import PayloadTooLargeError, RequestCancelledError
 
 

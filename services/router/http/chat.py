@@ -15,7 +15,7 @@ from services.router.http.formats import grammar_of
 from services.router.http.intake import Intake
 from services.router.http.request_ids import request_id_of
 from services.router.http.schema import ChatRequest
-from services.router.tokenizer import Tokenizer
+from services.router.prompts.tokenizer import Tokenizer
 from triptych.v1.router_pb2 import GenerateRequest
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from google.protobuf.message import Message as ProtoMessage
 
-from services.router.reader import merge
-from services.router.token_bytes import token_bytes, token_text
-from services.router.tokenizer import Tokenizer
+from services.router.answers.reader import merge
+from services.router.answers.token_bytes import token_bytes, token_text
+from services.router.prompts.tokenizer import Tokenizer
 from triptych.v1.router_pb2 import GenerateDelta, GenerateFinished, ToolCallDelta
 from triptych.v1.types_pb2 import FinishReason, GeneratedToken, TokenChoice, Usage
 

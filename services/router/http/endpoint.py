@@ -18,7 +18,7 @@ from services.router.http.body import read_body
 from services.router.http.model import Body, parse_body
 from services.router.http.schema import AnswerRequest
 from services.router.http.streaming import EventStream, until_disconnect
-from services.router.incoming import Incoming
+from services.router.pictures.incoming import Incoming
 from triptych.v1.router_pb2 import GenerateRequest
 
 SESSION_ID = "x-session-id"

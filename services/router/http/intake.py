@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from services.router.caller import Caller
 from services.router.http.data_url import SCHEME, read_data_url
 from services.router.http.schema import ChatRequest, ImageUrl, TokenizeRequest
-from services.router.images import Images
-from services.router.messages import check_image_count, check_image_role
+from services.router.pictures.images import Images
+from services.router.prompts.messages import check_image_count, check_image_role
 from services.router.remote.images import RemoteImages
 from triptych.digests import check_digest, file_digest
 from triptych.errors import InvalidArgumentError, InvalidImageError, RemoteImageError

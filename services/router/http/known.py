@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from services.router.http.authentication import caller_of
-from services.router.images import Images
+from services.router.pictures.images import Images
 from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import KnownImage
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from services.router.http.formats import Format
 from services.router.http.model import Count, Model
 from services.router.http.tool_schema import CallSpec, NamedTool, ToolSpec
-from services.router.messages import MAX_MESSAGES
+from services.router.prompts.messages import MAX_MESSAGES
 
 
 class TextPart(Model):

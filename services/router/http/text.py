@@ -12,7 +12,7 @@ from services.router.http.intake import Intake
 from services.router.http.request_ids import request_id_of
 from services.router.http.schema import CompletionRequest, DetokenizeRequest, TokenizeRequest
 from services.router.http.text_form import TextForm
-from services.router.tokenizer import Tokenizer
+from services.router.prompts.tokenizer import Tokenizer
 from triptych.v1.router_pb2 import GenerateRequest, ModelCard
 
 

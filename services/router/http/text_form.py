@@ -7,9 +7,9 @@ import uuid
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from services.router.answers.token_bytes import token_text
 from services.router.http.completion import REASONS, Json, finite, in_order, of_choice, usage_of
-from services.router.token_bytes import token_text
-from services.router.tokenizer import Tokenizer
+from services.router.prompts.tokenizer import Tokenizer
 from triptych.v1.router_pb2 import GenerateDelta, GenerateFinished
 from triptych.v1.types_pb2 import GeneratedToken, TokenChoice
 

@@ -8,7 +8,7 @@ from ipaddress import ip_network
 
 import httpcore
 
-from services.router.images import Images
+from services.router.pictures.images import Images
 from services.router.remote.connecting import CheckedBackend
 from services.router.remote.fetching import Fetcher
 from services.router.remote.images import RemoteImages

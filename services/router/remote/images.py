@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 
 from common.store.memory import MemoryTier
-from services.router.images import Images
+from services.router.pictures.images import Images
 from services.router.remote.fetching import Fetcher, Version
 from triptych.digests import file_digest
 from triptych.errors import InvalidImageError

@@ -1,0 +1,1 @@
+"""From token ids to text, reasons to stop, and function calls."""

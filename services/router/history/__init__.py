@@ -1,0 +1,1 @@
+"""What earlier requests asked, and where a later one stopped being their continuation."""

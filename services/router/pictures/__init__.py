@@ -1,0 +1,1 @@
+"""Files that clients upload, and what is told about known pictures."""

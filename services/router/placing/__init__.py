@@ -1,0 +1,1 @@
+"""Where a request runs: what is known of the workers, and the choice among them."""
