@@ -36,6 +36,7 @@ from common.kv.sender import KvPush
 from common.kv.transport import Transport
 from common.models.language import LanguageModel
 from common.rpc.channels import Channels
+from common.worker.heap import keep_freed_memory
 from tests.checkpoints import build_checkpoint
 from triptych.v1 import types_pb2
 
@@ -125,6 +126,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    keep_freed_memory()
     with tempfile.TemporaryDirectory() as directory:
         model = build_checkpoint("qwen2_vl", Path(directory), layers=LAYERS, max_positions=16384)
         results = asyncio.run(measure(options, model))

@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator
 
 import grpc
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from common.engine.blocks import BlockPool
 from common.engine.kv_cache import KvCache
@@ -27,6 +29,7 @@ from common.kv.servicer import KvServicer, add_kv_service
 from common.kv.serving import Shelf
 from common.kv.transport import Transport
 from common.rpc.server import RpcServer
+from common.worker.heap import keep_freed_memory
 from triptych.v1 import kv_pb2
 
 MIB = 1 << 20
@@ -45,18 +48,23 @@ def cache_of(size_mib: int, layout: KvLayout = LAYOUT) -> KvCache:
     return cache
 
 
+def touched(size_mib: int) -> NDArray[np.uint8]:
+    """So many bytes, every page touched, allocated as a cache is."""
+    return torch.ones(size_mib * MIB, dtype=torch.uint8).numpy()
+
+
 def socket_receiver() -> None:
-    """Accept a connection for each line on stdin, read SIZE_MIB from it, answer one byte."""
-    size, buffer = int(sys.argv[2]) * MIB, bytearray(MIB)
+    """Say a port, accept one connection, and answer a byte whenever SIZE_MIB have come, to memory as large as that."""
+    target = touched(int(sys.argv[2])).data
     with socket.create_server(("127.0.0.1", 0)) as server:
-        for _ in sys.stdin:
-            _say(str(server.getsockname()[1]))
-            link, _ = server.accept()
-            with link:
-                left = size
-                while left:
-                    left -= link.recv_into(buffer)
-                link.sendall(b".")
+        sys.stdin.readline()
+        _say(str(server.getsockname()[1]))
+        with server.accept()[0] as link:
+            at = 0
+            while count := link.recv_into(target[at:]):
+                at = (at + count) % len(target)
+                if not at:
+                    link.sendall(b".")
 
 
 async def kv_receiver() -> None:
@@ -99,5 +107,6 @@ def _say(line: str) -> None:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()
     _say("up")
     socket_receiver() if sys.argv[1] == "socket" else asyncio.run(kv_receiver())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,6 @@ import grpc
 
 from benchmarks.kv_child import Child
 from benchmarks.kv_receiver import LAYOUT, MIB, SINK, cache_of
-from common.kv.paths import INLINE_BYTES
 from common.kv.payload import SlabData, checksum
 from common.kv.staging import Staging
 from common.kv.wire import CHUNK_BYTES, Slab, cut
@@ -17,11 +17,15 @@ from common.rpc.channels import Channels
 
 ROUNDS = 5
 
+OPENING_S = 0.05
+"""Long enough to open a stream, as the computation of a first layer is."""
+
 
 async def over_bare_stream(child: Child, channels: Channels, size_mib: int) -> float:
     """Seconds to move the bytes through a gRPC stream that does nothing with them, and hear that they are there."""
     call: grpc.aio.StreamStreamCall[bytes, bytes] = channels.get(child.ticket().address).stream_stream(SINK)()
-    chunk = bytes(min(INLINE_BYTES, size_mib * MIB))
+    chunk = bytes(min(CHUNK_BYTES, size_mib * MIB))
+    await asyncio.sleep(OPENING_S)
     begin = time.perf_counter()
     for _ in range(size_mib * MIB // len(chunk)):
         await call.write(chunk)

@@ -97,6 +97,11 @@ class Receiver:
         self.delivered.append(reservation)
 
 
+def forget_cached(prefix: PrefixCache) -> None:
+    """Evict all that nobody holds, as somebody who needs the whole pool does."""
+    prefix.free(prefix.allocate(prefix.num_free))
+
+
 def holder(cached: int) -> Receiver:
     """A worker that has the first `cached` of `HASHES` cached."""
     receiver = Receiver(16)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -69,33 +70,39 @@ class KvCache:
         runs = ((blocks[begin], blocks[end - 1] + 1) for begin, end in pairwise(edges) if end > begin)
         return [rows[first:end].reshape(-1).data for first, end in runs]
 
-    def export_into(self, layer: int, blocks: Sequence[int], out: memoryview) -> None:
-        """As `export`, into writable memory of exactly that size."""
+    def export_into(self, layers: range, blocks: Sequence[int], out: memoryview) -> None:
+        """As `export` of consecutive layers, one after the other, into writable memory of exactly that size."""
         self._check(blocks)
-        rows = np.frombuffer(out, dtype=np.uint8).reshape(len(blocks), self.layout.bytes_per_layer_block)
+        rows = np.frombuffer(out, dtype=np.uint8).reshape(len(layers), len(blocks), self.layout.bytes_per_layer_block)
+        source = self._bytes[layers.start : layers.stop]
         if self.device.type == "cpu":
             # Blocks are checked; "clip" is what makes numpy write to `out` directly.
-            np.take(self._host_rows(layer), list(blocks), axis=0, out=rows, mode="clip")
+            np.take(source.numpy(), list(blocks), axis=1, out=rows, mode="clip")
             return
         index = torch.tensor(blocks, dtype=torch.int64, device=self.device)
-        torch.from_numpy(rows).copy_(self._bytes[layer].index_select(0, index))
+        torch.from_numpy(rows).copy_(source.index_select(1, index))
 
     def load(self, layer: int, blocks: Sequence[int], buffer: bytes | bytearray | memoryview) -> None:
         """Overwrite blocks of one layer with bytes that `export` gave, here or on another worker of the same layout.
 
         Raises FailedPreconditionError if the buffer's size does not fit.
         """
+        self.load_layers(range(layer, layer + 1), blocks, buffer)
+
+    def load_layers(self, layers: range, blocks: Sequence[int], buffer: bytes | bytearray | memoryview) -> None:
+        """As `load` of consecutive layers, one after the other."""
         self._check(blocks)
         rows = np.frombuffer(buffer, dtype=np.uint8)
-        if rows.size != len(blocks) * self.layout.bytes_per_layer_block:
+        shape = (len(layers), len(blocks), self.layout.bytes_per_layer_block)
+        if rows.size != math.prod(shape):
             raise FailedPreconditionError(f"{rows.size} bytes sent for {len(blocks)} blocks of {self.layout}")
-        rows = rows.reshape(-1, self.layout.bytes_per_layer_block)
+        rows, target = rows.reshape(shape), self._bytes[layers.start : layers.stop]
         if self.device.type == "cpu":
-            self._host_rows(layer)[list(blocks)] = rows
+            target.numpy()[:, list(blocks)] = rows
             return
         # torch refuses to wrap read-only memory, which is what gRPC hands over: one more copy, on the host.
         staged = torch.from_numpy(rows.copy()).to(self.device)
-        self._bytes[layer].index_copy_(0, torch.tensor(blocks, dtype=torch.int64, device=self.device), staged)
+        target.index_copy_(1, torch.tensor(blocks, dtype=torch.int64, device=self.device), staged)
 
     def _host_rows(self, layer: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
         # numpy takes and puts whole rows with one memcpy each and without the GIL; torch has no such path for bytes.

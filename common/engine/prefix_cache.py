@@ -125,11 +125,6 @@ class PrefixCache:
         for listener in self._listeners:
             listener()
 
-    def clear(self) -> None:
-        """Forget all that nobody holds."""
-        while self._cached:
-            self._evict()
-
     def validate(self) -> None:
         """InternalError unless index, order and owners agree. O(pool): for tests and teardown."""
         self._pool.validate()

@@ -10,8 +10,8 @@ from common.kv.reservations import Reservation
 from common.kv.wire import slab_of, to_ranges
 from triptych.v1 import kv_pb2
 
-CREDITS = 8
-"""Chunks that may be under way: 16 to 32 MiB cover a round trip of 2 ms at 8 GB/s, and bound what is held."""
+CREDITS = 4
+"""Chunks that may be under way: up to 32 MiB cover a round trip of 4 ms at 8 GB/s, and stay in a large cache."""
 
 
 class Filling:

@@ -58,11 +58,6 @@ def decode_push(raw: bytes) -> PushFrame:
     return _decode(raw, kv_pb2.PushRequest)
 
 
-def decode_fetch(raw: bytes) -> FetchFrame:
-    """As `decode_push`."""
-    return _decode(raw, kv_pb2.FetchResponse)
-
-
 def decode_pull(raw: bytes) -> PullFrame:
     """As `decode_push`."""
     return _decode(raw, kv_pb2.PullResponse)

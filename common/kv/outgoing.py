@@ -6,7 +6,13 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from common.engine.layout import KvLayout
-from common.kv.wire import CHUNK_BYTES, Slab, cut
+from common.kv.wire import CHUNK_BYTES, Slab
+
+FIRST_BYTES = 1 << 20
+"""Most of the first chunk; each may be twice the one before, up to `chunk_bytes`.
+
+The receiver, which works at the same time, begins early, and much KV still takes few messages.
+"""
 
 
 class Outgoing:
@@ -15,6 +21,7 @@ class Outgoing:
     def __init__(self, layout: KvLayout, first_block: int, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._layout = layout
         self._chunk_bytes = chunk_bytes
+        self._most_bytes = min(FIRST_BYTES, chunk_bytes)
         self._ready = [first_block] * layout.layers
         self._slabs: deque[Slab] = deque()
 
@@ -38,23 +45,30 @@ class Outgoing:
         """The receiver lacks exactly these: send those of them that are ready, and the others once they are."""
         self._slabs = deque(part for slab in missing for part in self._final(slab))
 
-    def take(self, most_bytes: int = CHUNK_BYTES) -> Slab | None:
+    def take(self) -> Slab | None:
         """The next chunk's cells, or None. Following layers are joined while the chunk stays small."""
         if not self._slabs:
             return None
-        most_bytes = min(most_bytes, self._chunk_bytes)
-        first, *rest = cut(self._joined(most_bytes), self._layout, most_bytes)
-        self._slabs.extendleft(reversed(rest))
-        return first
+        slab = self._shortened(self._joined())
+        self._most_bytes = min(2 * self._most_bytes, self._chunk_bytes)
+        return slab
 
-    def _joined(self, most_bytes: int) -> Slab:
+    def _joined(self) -> Slab:
+        """Layers that fit into a chunk together, or one layer, which may be larger."""
         slab = self._slabs.popleft()
         while self._slabs and (longer := slab.joined(self._slabs[0])):
-            if longer.size_bytes(self._layout) > most_bytes:
+            if longer.size_bytes(self._layout) > self._most_bytes:
                 break
             slab = longer
             self._slabs.popleft()
         return slab
+
+    def _shortened(self, slab: Slab) -> Slab:
+        most = max(1, self._most_bytes // self._layout.bytes_per_layer_block)
+        if slab.num_blocks <= most:
+            return slab
+        self._slabs.appendleft(Slab(slab.first_layer, 1, slab.first_block + most, slab.num_blocks - most))
+        return Slab(slab.first_layer, 1, slab.first_block, most)
 
     def _final(self, slab: Slab) -> Iterator[Slab]:
         for layer in slab.layers:

@@ -20,20 +20,12 @@ Source = Callable[[], SlabData]
 """Says where a chunk's bytes are, at the moment when they are read. Raises when they may not be read any more."""
 
 
-INLINE_BYTES = 2 << 20
-"""Aim of a chunk within a gRPC message: larger ones cost more processor time a byte, smaller ones more messages."""
-
-
 class Outbox(Protocol):
-    """The sending end of one stream. Chunks of more than `most_bytes` make it slower."""
+    """The sending end of one stream."""
 
     @property
     def path(self) -> Path:
         """Its name in the metrics."""
-
-    @property
-    def most_bytes(self) -> int:
-        """See above."""
 
     async def pack(self, chunk: kv_pb2.KvChunk, source: Source) -> PushFrame:
         """Make `chunk` a message; `source` may be called after a wait."""
@@ -48,7 +40,6 @@ class Outbox(Protocol):
 class InlineOutbox:
     """Payloads travel in the stream, and are read from the cache itself when a message is encoded."""
 
-    most_bytes = INLINE_BYTES
     path: Path = "grpc"
 
     async def pack(self, chunk: kv_pb2.KvChunk, source: Source) -> PushFrame:
@@ -70,7 +61,6 @@ class StagedOutbox:
     path: Path = "shared_memory"
 
     def __init__(self, staging: Staging) -> None:
-        self.most_bytes = staging.slot_bytes
         self._staging = staging
         self._used: deque[tuple[int, int]] = deque()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import xxhash
 
 from common.engine.kv_cache import KvCache
-from common.kv.wire import Slab
+from common.kv.wire import Slab, cut
 
 PIECE_BYTES = 1 << 20
 """Small enough for the caches, large enough for the calls not to count."""
@@ -45,20 +45,17 @@ class SlabData:
 
     def copy_from(self, data: memoryview) -> int:
         """Overwrite the blocks with `size` bytes that `copy_to` gave; the checksum of what was read."""
-        return self._copy(data, self.cache.load)
+        return self._copy(data, self.cache.load_layers)
 
-    def _copy(self, data: memoryview, copy: Callable[[int, Sequence[int], memoryview], None]) -> int:
-        stride = self.cache.layout.bytes_per_layer_block
-        per_piece = max(1, PIECE_BYTES // stride)
-        digest, at = xxhash.xxh3_64(), 0
-        for layer in self.slab.layers:
-            for begin in range(0, len(self.blocks), per_piece):
-                blocks = self.blocks[begin : begin + per_piece]
-                piece = data[at : at + len(blocks) * stride]
-                copy(layer, blocks, piece)
-                # After the copy: a shared slot that changed meanwhile is then seen.
-                digest.update(piece)
-                at += len(piece)
+    def _copy(self, data: memoryview, copy: Callable[[range, Sequence[int], memoryview], None]) -> int:
+        layout, digest, at = self.cache.layout, xxhash.xxh3_64(), 0
+        for part in cut(self.slab, layout, PIECE_BYTES):
+            begin = part.first_block - self.slab.first_block
+            piece = data[at : at + part.size_bytes(layout)]
+            copy(part.layers, self.blocks[begin : begin + part.num_blocks], piece)
+            # After the copy: a shared slot that changed meanwhile is then seen.
+            digest.update(piece)
+            at += len(piece)
         return digest.intdigest()
 
 

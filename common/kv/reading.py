@@ -1,50 +1,49 @@
-"""Cached blocks by hash as one plain stream, for readers that do not answer."""
+"""Cached blocks by hash for readers that do not answer: a pull that is answered here, as its frames are taken."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-from common.kv.frames import FetchFrame, Frame
-from common.kv.payload import SlabData, checksum_of
-from common.kv.serving import Shelf
-from common.kv.wire import Slab, chunk_of, cut
-from triptych.errors import InternalError
+from common.kv.filling import CREDITS
+from common.kv.frames import FetchFrame, Frame, PullFrame
+from common.kv.serving import Shelf, serve_pull
+from common.kv.wire import Slab, to_ranges
 from triptych.v1 import kv_pb2
 
-LEASE_S = 30.0
-"""Blocks of a stream whose reader does not take the next chunk for as long are let go."""
 
+async def serve_fetch(request: kv_pb2.FetchRequest, shelf: Shelf) -> AsyncGenerator[FetchFrame, None]:
+    """How many leading blocks there are, then all of their chunks; raises what `serve_pull` raises.
 
-async def stream_blocks(
-    hashes: Sequence[bytes], shelf: Shelf, lease_s: float = LEASE_S
-) -> AsyncGenerator[FetchFrame, None]:
-    """The blocks are held until the stream ends, however it ends.
-
-    The task that runs it is cancelled when a frame is not taken within the lease, `lease_s` seconds.
+    A chunk counts as received when the next one is asked for, so nothing is repaired, and a reader that stops taking
+    them loses its hold on the blocks as a silent peer does.
     """
-    expire = _cancel_current_task()
-    loop, cache = asyncio.get_running_loop(), shelf.cache
-    lease = loop.call_later(lease_s, expire)
-    try:
-        with shelf.holding(hashes) as blocks:
-            yield Frame(kv_pb2.FetchResponse(found=kv_pb2.HaveResponse(num_blocks=len(blocks))))
-            for slab in cut(Slab(0, cache.layout.layers, 0, len(blocks)), cache.layout):
-                lease.cancel()
-                lease = loop.call_later(lease_s, expire)
-                yield _frame(SlabData(slab, cache, blocks[slab.first_block : slab.end_block]))
-    finally:
-        lease.cancel()
+    answers: asyncio.Queue[kv_pb2.PullRequest] = asyncio.Queue()
+    begin = kv_pb2.PullBegin(block_hashes=request.block_hashes, layout=request.layout)
+    answers.put_nowait(kv_pb2.PullRequest(begin=begin))
+    async with aclosing(serve_pull(_drained(answers), shelf)) as frames:
+        async for frame in frames:
+            if frame.kind != "end":
+                yield _fetched(frame)
+            answers.put_nowait(_answer(frame, shelf.cache.layout.layers))
 
 
-def _frame(data: SlabData) -> FetchFrame:
-    views, chunk = data.views(), chunk_of(data.slab, seq=0)
-    chunk.xxh3 = checksum_of(views)
-    return Frame(kv_pb2.FetchResponse(chunk=chunk), views)
+async def _drained(answers: asyncio.Queue[kv_pb2.PullRequest]) -> AsyncGenerator[kv_pb2.PullRequest, None]:
+    while True:
+        yield await answers.get()
 
 
-def _cancel_current_task() -> Callable[[], object]:
-    task = asyncio.current_task()
-    if task is None:
-        raise InternalError("KV blocks are streamed outside a task")
-    return task.cancel
+def _fetched(frame: PullFrame) -> FetchFrame:
+    if frame.kind == "chunk":
+        return Frame(kv_pb2.FetchResponse(chunk=frame.message.chunk), frame.payload)
+    return Frame(kv_pb2.FetchResponse(found=kv_pb2.HaveResponse(num_blocks=frame.message.header.num_blocks)))
+
+
+def _answer(frame: PullFrame, num_layers: int) -> kv_pb2.PullRequest:
+    if frame.kind == "chunk":
+        return kv_pb2.PullRequest(received=kv_pb2.PushReceived(seq=frame.message.chunk.seq))
+    if frame.kind == "end":
+        return kv_pb2.PullRequest(acknowledged=kv_pb2.PushAcknowledged())
+    missing = to_ranges([Slab(0, num_layers, 0, frame.message.header.num_blocks)])
+    return kv_pb2.PullRequest(opened=kv_pb2.PushOpened(missing=missing, credits=CREDITS))

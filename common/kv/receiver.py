@@ -55,6 +55,9 @@ class PushReceiver:
             if header is None:
                 header = self._header(frame)
                 answer = self._open(header)
+            elif frame.kind == "alive":
+                self._renewed(header)
+                continue
             else:
                 answer = self._answer(header, frame)
             yield answer
@@ -82,15 +85,18 @@ class PushReceiver:
         return kv_pb2.PushResponse(opened=self._filling.opened(target.reservations.ttl_s))
 
     def _answer(self, header: kv_pb2.PushHeader, frame: PushFrame) -> kv_pb2.PushResponse:
-        target = self._target
-        reservation = target.reservations.require(header.reservation_id, self._stream, target.clock())
+        reservation = self._renewed(header)
         if frame.kind == "chunk":
-            received = self._filling.write(frame)
-            target.reservations.renew(reservation, target.clock())
-            return kv_pb2.PushResponse(received=received)
+            return kv_pb2.PushResponse(received=self._filling.write(frame))
         if frame.kind == "first_token":
             return self._finish(reservation, frame.message.first_token)
         raise InvalidArgumentError("a transfer is one header, chunks and a first token", param="message")
+
+    def _renewed(self, header: kv_pb2.PushHeader) -> Reservation:
+        target, now = self._target, self._target.clock()
+        reservation = target.reservations.require(header.reservation_id, self._stream, now)
+        target.reservations.renew(reservation, now)
+        return reservation
 
     def _finish(self, reservation: Reservation, first: kv_pb2.FirstToken) -> kv_pb2.PushResponse:
         target = self._target

@@ -108,7 +108,7 @@ class Reservations:
         return len(self._open)
 
     def open(self, blocks: list[int], first_block: int, now: float) -> Reservation:
-        """Lease `blocks` until `now` plus the lifetime; each arriving chunk renews it."""
+        """Lease `blocks` until `now` plus the lifetime; whatever arrives from its sender renews it."""
         expires_at = now + self.ttl_s
         reservation = Reservation(secrets.token_hex(16), tuple(blocks), first_block, self._num_layers, expires_at)
         self._open[reservation.id] = reservation

@@ -65,6 +65,11 @@ class KvPush:
         """The first `tokens` tokens are final in `layer`."""
         self._ready([layer], tokens)
 
+    def keep(self) -> None:
+        """The prompt still waits: prolong the lease."""
+        self._supply.alive = True
+        self._supply.changed.set()
+
     async def finish(self, first: types_pb2.GeneratedToken) -> None:
         """Close the transfer and wait for the acknowledgement. Raises the receiver's error, or UnavailableError."""
         self._supply.first = first

@@ -10,10 +10,10 @@ import grpc
 
 from common.kv.frames import FetchFrame, PullFrame, PushFrame, decode_push, encode
 from common.kv.links import NAME
-from common.kv.reading import stream_blocks
+from common.kv.reading import serve_fetch
 from common.kv.receiver import PushReceiver, Target
 from common.kv.serving import Shelf, serve_pull
-from common.kv.wire import require_layout
+from common.tracing import Span, held
 from triptych.errors import FailedPreconditionError
 from triptych.v1 import kv_pb2
 
@@ -32,9 +32,8 @@ class KvServicer:
         return kv_pb2.HaveResponse(num_blocks=len(self._shelf.prefix.match(request.block_hashes)))
 
     async def Fetch(self, request: kv_pb2.FetchRequest, context: Context[Any, Any]) -> AsyncGenerator[FetchFrame, None]:
-        """Stream the leading cached blocks."""
-        require_layout(self._shelf.cache.layout, request.layout)
-        async with aclosing(stream_blocks(request.block_hashes, self._shelf)) as frames:
+        """A pull without answers; see the proto."""
+        async with aclosing(serve_fetch(request, self._shelf)) as frames:
             async for frame in frames:
                 yield frame
 
@@ -52,9 +51,19 @@ class KvServicer:
         """Header, chunks, first token, each answered; see the proto."""
         if self._target is None:
             raise FailedPreconditionError("this worker reserves no blocks, so it has issued no KV ticket")
-        async with aclosing(PushReceiver(self._target).run(request_iterator)) as answers:
-            async for answer in answers:
-                yield answer
+        with held("kv receive") as current:
+            async with aclosing(PushReceiver(self._target).run(request_iterator)) as answers:
+                async for answer in answers:
+                    if current.is_recording():
+                        self._note(current, answer)
+                    yield answer
+
+    def _note(self, current: Span, answer: kv_pb2.PushResponse) -> None:
+        if answer.HasField("opened"):
+            current.set_attribute("path", "shared_memory" if answer.opened.staged else "grpc")
+        elif answer.HasField("acknowledged"):
+            size = answer.acknowledged.received_bytes
+            current.set_attributes({"bytes": size, "blocks": size // self._shelf.cache.layout.bytes_per_block})
 
 
 def add_kv_service(servicer: KvServicer, server: grpc.aio.Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from common.engine.kv_cache import KvCache
@@ -48,17 +48,16 @@ async def serve_pull(requests: Requests, shelf: Shelf) -> AsyncGenerator[PullFra
     """
     begin = await _begin(requests)
     require_layout(shelf.cache.layout, begin.layout)
-    with shelf.holding(begin.block_hashes) as blocks:
-        link = _PulledLink(requests, len(blocks))
-        sending = asyncio.ensure_future(_send(link, shelf, blocks))
-        sending.add_done_callback(lambda _: link.close())
-        try:
-            while frame := await link.next():
-                yield frame
-            await sending
-        finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
+    link = _PulledLink(requests)
+    # A task of its own: it lets the blocks go in time also while a frame is not taken.
+    sending = asyncio.ensure_future(_hold_and_send(link, shelf, begin.block_hashes))
+    try:
+        while frame := await link.next():
+            yield frame
+        await sending
+    finally:
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
 
 
 async def _begin(requests: Requests) -> kv_pb2.PullBegin:
@@ -67,6 +66,13 @@ async def _begin(requests: Requests) -> kv_pb2.PullBegin:
             return request.begin
         break
     raise InvalidArgumentError("the first message must be `begin`", param="begin")
+
+
+async def _hold_and_send(link: _PulledLink, shelf: Shelf, hashes: Sequence[bytes]) -> None:
+    # Closed first: a frame that lies there reads blocks that are about to be somebody else's.
+    with shelf.holding(hashes) as blocks, closing(link):
+        link.num_blocks = len(blocks)
+        await _send(link, shelf, blocks)
 
 
 async def _send(link: _PulledLink, shelf: Shelf, blocks: list[int]) -> None:
@@ -84,11 +90,11 @@ async def _send(link: _PulledLink, shelf: Shelf, blocks: list[int]) -> None:
 
 
 class _PulledLink:
-    """A `PushLink` over the stream of a pull."""
+    """A `PushLink` over the stream of a pull of `num_blocks` blocks."""
 
-    def __init__(self, requests: Requests, num_blocks: int) -> None:
+    def __init__(self, requests: Requests) -> None:
         self._requests = requests
-        self._num_blocks = num_blocks
+        self.num_blocks = 0
         self._frames: asyncio.Queue[PullFrame | None] = asyncio.Queue(1)
 
     async def next(self) -> PullFrame | None:
@@ -115,7 +121,7 @@ class _PulledLink:
         if frame.kind == "chunk":
             return Frame(kv_pb2.PullResponse(chunk=frame.message.chunk), frame.payload)
         if frame.kind == "header":
-            header = kv_pb2.PullHeader(num_blocks=self._num_blocks, staging=frame.message.header.staging)
+            header = kv_pb2.PullHeader(num_blocks=self.num_blocks, staging=frame.message.header.staging)
             return Frame(kv_pb2.PullResponse(header=header))
         return Frame(kv_pb2.PullResponse(end=kv_pb2.PullEnd()))
 

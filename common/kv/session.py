@@ -26,11 +26,15 @@ MAX_REPAIRS = 3
 
 @dataclass(slots=True)
 class Supply:
-    """What there is to send, filled while the prompt is computed: KV, found by `data`, then the first token."""
+    """What there is to send, filled while the prompt is computed: KV, found by `data`, then the first token.
+
+    `alive` asks for one sign of life, which keeps the receiver's lease while there is nothing else to send.
+    """
 
     outgoing: Outgoing
     data: Callable[[Slab], SlabData]
     first: types_pb2.GeneratedToken | None = None
+    alive: bool = False
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     sent_bytes: int = 0
 
@@ -91,12 +95,14 @@ class PushSession:
                 await self._send_chunk()
             elif supply.first is not None and not supply.outgoing and not self._committed:
                 await self._commit(supply.first)
+            elif supply.alive:
+                await self._say_alive()
             else:
                 supply.changed.clear()
                 await supply.changed.wait()
 
     async def _send_chunk(self) -> None:
-        slab = self._supply.outgoing.take(self._outbox.most_bytes)
+        slab = self._supply.outgoing.take()
         if slab is None:
             return
         self._seq += 1
@@ -108,6 +114,11 @@ class PushSession:
     async def _commit(self, first: types_pb2.GeneratedToken) -> None:
         self._committed = True
         await self._transmit(Frame(kv_pb2.PushRequest(first_token=kv_pb2.FirstToken(token=first))))
+
+    async def _say_alive(self) -> None:
+        self._supply.alive = False
+        await self._link.send(Frame(kv_pb2.PushRequest(alive=kv_pb2.PushAlive())))
+        self._renew()
 
     async def _transmit(self, frame: PushFrame) -> None:
         self._watch_answers()

@@ -21,7 +21,7 @@ from triptych.v1 import kv_pb2
 
 KvTransport = Literal["auto", "grpc", "shm"]
 
-NUM_SLOTS = 16
+NUM_SLOTS = 8
 HEADER_BYTES = 4096
 _NAME = "triptych-kv"
 # Without these a sender could cut the file under a receiver that reads it, which kills the receiver (SIGBUS).

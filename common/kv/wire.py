@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from common.engine.layout import KvLayout
 from triptych.errors import FailedPreconditionError
@@ -12,7 +12,7 @@ from triptych.v1 import kv_pb2, types_pb2
 LAYOUT_VERSION = 1
 """Rises whenever the bytes of a block change their meaning."""
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 8 << 20
 """Most of a chunk, unless one block of one layer is larger; far below the message limit."""
 
 
@@ -63,7 +63,7 @@ class Slab:
         same_blocks = (self.first_block, self.num_blocks) == (following.first_block, following.num_blocks)
         if not same_blocks or following.first_layer != self.first_layer + self.num_layers:
             return None
-        return replace(self, num_layers=self.num_layers + following.num_layers)
+        return Slab(self.first_layer, self.num_layers + following.num_layers, self.first_block, self.num_blocks)
 
 
 def cut(slab: Slab, layout: KvLayout, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Slab]:

@@ -10,13 +10,10 @@ from pathlib import Path
 from blake3 import blake3
 
 from common.families.canonical import canonical_json
-from common.families.checkpoint import read_json
+from common.families.checkpoint import identifying_config
 from common.models.headers import StoredTensor
 from common.models.weights import Stage, stored_tensors
 from triptych.digests import digest
-
-# Written by whoever saved the checkpoint; they change nothing that is computed.
-_PROVENANCE = ("_name_or_path", "transformers_version")
 
 
 def model_fingerprint(model_dir: Path, stage: Stage) -> str:
@@ -25,10 +22,7 @@ def model_fingerprint(model_dir: Path, stage: Stage) -> str:
     Tensors rather than files, so that the other half in the same file is not read and does not count, and the same
     weights cut into other shards keep their cache entries. Reads the half once, on all cores. Raises CheckpointError.
     """
-    config = read_json(model_dir / "config.json")
-    for name in _PROVENANCE:
-        config.pop(name, None)
-    fields = [stage.encode(), canonical_json(config)]
+    fields = [stage.encode(), canonical_json(identifying_config(model_dir))]
     stored = stored_tensors(model_dir, stage)
     digests = dict(_tensor_digests(stored.values()))
     for name, tensor in stored.items():

@@ -13,7 +13,7 @@ from transformers import AutoModel, PreTrainedModel
 from common.families.checkpoint import read_config
 from common.models.attention import ATTENTION_NAME, Attention, register_attention
 from common.models.fingerprint import model_fingerprint
-from common.models.loading import load_stage, resident_bytes
+from common.models.loading import build_empty, load_stage, resident_bytes
 from common.models.settings import TextSettings
 from common.models.weights import Stage, stored_tensors
 from triptych.errors import FailedPreconditionError
@@ -77,19 +77,13 @@ class LanguageModel:
         settings = TextSettings.of(config, model_dir)
         stored = stored_tensors(model_dir, Stage.LANGUAGE)
         register_attention()
-        with torch.device("meta"):
-            module = LanguageModule(config.text_config)
+        module = build_empty(model_dir, lambda: LanguageModule(config.text_config))
         head_is_absent = settings.tied and "lm_head.weight" not in stored
         load_stage(module, stored, dtype, device, optional={"lm_head.weight"} if head_is_absent else frozenset())
         # A head stored beside a config that says "tied" wins if it differs: transformers decides the same.
         if head_is_absent or (settings.tied and torch.equal(module.embedding.weight, module.lm_head.weight)):
             module.tie()
         return cls(module, settings, model_fingerprint(model_dir, Stage.LANGUAGE))
-
-    @property
-    def tensor_names(self) -> tuple[str, ...]:
-        """Names of all tensors held, sorted."""
-        return tuple(sorted(self._module.state_dict()))
 
     @torch.no_grad()
     def embed(self, token_ids: Tensor) -> Tensor:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from common.models.headers import StoredTensor
 from triptych.errors import CheckpointError
 
+Module = TypeVar("Module")
 _STORED_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -51,6 +52,16 @@ def load_stage(
     left = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
     if unfilled := sorted(set(left) - optional):
         raise CheckpointError(f"{unfilled[0]} is in no file and cannot be computed")
+
+
+def build_empty(model_dir: Path, build: Callable[[], Module]) -> Module:
+    """What `build` makes of the config in `model_dir`, without memory for its tensors; raises CheckpointError."""
+    try:
+        with torch.device("meta"):
+            return build()
+    # Sizes that do not go together raise anything in transformers and torch, down to ZeroDivisionError.
+    except Exception as error:
+        raise CheckpointError(f"{model_dir / 'config.json'} describes no model: {error}") from error
 
 
 def resident_bytes(module: nn.Module) -> int:

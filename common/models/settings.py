@@ -55,10 +55,30 @@ def check_servable(config: Any, model_dir: Path) -> None:
         )
     if getattr(config, "quantization_config", None):
         raise CheckpointError(f"{model_dir} is quantised; only float32, float16 and bfloat16 weights are supported")
+    if config.model_type.startswith("qwen"):
+        _check_tower(config, model_dir / "config.json")
+
+
+def _check_tower(config: Any, file: Path) -> None:
+    """What no weight tells apart; the other families take both figures from the config in one place."""
+    vision, hidden = config.vision_config, config.text_config.hidden_size
+    inner, outer = (
+        (vision.embed_dim, vision.hidden_size)
+        if config.model_type == "qwen2_vl"
+        else (vision.hidden_size, vision.out_hidden_size)
+    )
+    if outer != hidden:
+        raise CheckpointError(
+            f"{file}: the tower's rows are {outer} wide, the language model's hidden_size is {hidden}"
+        )
+    if vision.num_heads < 1 or inner % vision.num_heads:
+        raise CheckpointError(f"{file}: {vision.num_heads} heads do not share the tower's width of {inner}")
 
 
 def _check_attention(text: Any, model_dir: Path) -> None:
-    """What paged attention does not compute: soft caps, and text that attends forward."""
+    """What paged attention does not compute: soft caps, text that attends forward, and nothing."""
+    if min(text.num_attention_heads, text.num_key_value_heads) < 1:
+        raise CheckpointError(f"{model_dir / 'config.json'}: there is no attention head")
     for setting in ("attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"):
         if getattr(text, setting, None):
             raise CheckpointError(f"{model_dir}: {setting} is not supported")

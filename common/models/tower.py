@@ -14,7 +14,7 @@ from common.families.base import Family, ImageLayout
 from common.families.checkpoint import read_config
 from common.families.registry import load_family
 from common.models.fingerprint import model_fingerprint
-from common.models.loading import load_stage, resident_bytes
+from common.models.loading import build_empty, load_stage, resident_bytes
 from common.models.settings import check_servable
 from common.models.vision import Features, Vision, build_vision
 from common.models.weights import Stage, stored_tensors
@@ -52,15 +52,9 @@ class Tower:
         family = load_family(model_dir)
         config = read_config(model_dir)
         check_servable(config, model_dir)
-        with torch.device("meta"):
-            module = build_vision(config)
+        module = build_empty(model_dir, lambda: build_vision(config))
         load_stage(module, stored_tensors(model_dir, Stage.TOWER), dtype, device)
         return cls(module, family, config.text_config.hidden_size, model_fingerprint(model_dir, Stage.TOWER))
-
-    @property
-    def tensor_names(self) -> tuple[str, ...]:
-        """Names of all tensors held, sorted."""
-        return tuple(sorted(self._module.state_dict()))
 
     def preprocess(self, image: Image.Image) -> Prepared:
         """Resize, normalise and cut an upright RGB picture on the CPU; InvalidImageError if it is too narrow."""

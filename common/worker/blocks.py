@@ -25,7 +25,7 @@ class SequenceBlocks:
         self.block_size = block_size
         # How many running steps write a sequence's blocks; a worker with two engines has two at a time.
         self._in_step: Counter[Sequence] = Counter()
-        self._doomed: set[Sequence] = set()
+        self._doomed: dict[Sequence, None] = {}
 
     def can_ever_admit(self, tokens: int) -> bool:
         """True if a pool with nobody else in it could hold `tokens` tokens."""
@@ -69,7 +69,7 @@ class SequenceBlocks:
     def free(self, sequence: Sequence) -> None:
         """Take all blocks back, at once or when the running step ends."""
         if self._in_step[sequence]:
-            self._doomed.add(sequence)
+            self._doomed[sequence] = None
         else:
             self.cache.free(sequence.block_table)
             sequence.block_table = []
@@ -82,7 +82,7 @@ class SequenceBlocks:
         """The step is over: free what was given up meanwhile."""
         self._in_step -= Counter(sequences)
         for sequence in [each for each in self._doomed if not self._in_step[each]]:
-            self._doomed.remove(sequence)
+            del self._doomed[sequence]
             self.free(sequence)
 
     def validate(self, sequences: Iterable[Sequence]) -> None:

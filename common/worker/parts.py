@@ -14,9 +14,11 @@ from common.engine.probe import StepLimits
 from common.engine.runner import ModelRunner
 from common.families import load_family
 from common.families.base import Family
+from common.families.checkpoint import config_fingerprint
 from common.grammar import GrammarCompiler
 from common.models.language import LanguageModel
 from common.worker.blocks import SequenceBlocks
+from common.worker.heap import keep_freed_memory
 from common.worker.settings import WorkerSettings
 
 CPU_BUDGET_BYTES = 1 << 30
@@ -37,6 +39,7 @@ class Parts:
     plan: PoolPlan
     context_length: int
     grammars: GrammarCompiler
+    config_fingerprint: str
 
     @property
     def cache(self) -> KvCache:
@@ -60,7 +63,10 @@ def load_parts(settings: WorkerSettings, step_tokens: int, step_sequences: int) 
     cache = KvCache(layout, plan.blocks, device)
     blocks = SequenceBlocks(PrefixCache(BlockPool(plan.blocks)), settings.block_size)
     grammars = GrammarCompiler(settings.model, model.vocab_size, model.eos_token_ids)
-    return Parts(settings, family, model, ModelRunner(model, cache), blocks, plan, context, grammars)
+    config = config_fingerprint(settings.model)
+    # After loading, whose intermediate copies are to be given back.
+    keep_freed_memory()
+    return Parts(settings, family, model, ModelRunner(model, cache), blocks, plan, context, grammars, config)
 
 
 def _largest_chunk(family: Family, step_tokens: int) -> int:

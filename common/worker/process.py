@@ -65,7 +65,7 @@ class Site:
 
     async def close(self) -> None:
         """Close the connections, after the running step."""
-        self.thread.shutdown(wait=True)
+        await asyncio.to_thread(self.thread.shutdown)
         await self.channels.close()
         await self.redis.aclose()
 
@@ -169,6 +169,7 @@ class WorkerProcess:
             version=version("triptych"),
             draining=self._draining,
             metrics_address=site.metrics_address,
+            config_fingerprint=parts.config_fingerprint,
         )
         self._stages[role].describe(info)
         return info

@@ -21,6 +21,7 @@ from services.decode.job import Job
 from services.decode.parking import Parking
 from services.decode.scheduler import DecodeScheduler
 from services.decode.settings import DecodeSettings
+from services.decode.step import Step
 from triptych.errors import ContextLengthError, FailedPreconditionError, InternalError, TriptychError, UnavailableError
 from triptych.v1 import decode_pb2, types_pb2
 
@@ -77,6 +78,8 @@ class DecodeEngine:
                 f"prompt and max_tokens make {job.most_tokens} tokens, the context is {parts.context_length}",
                 param="max_tokens",
             )
+        # Whoever finds room by now is no longer waiting.
+        self._admit()
         self.scheduler.submit(job)
         self._admit()
         return job
@@ -87,8 +90,8 @@ class DecodeEngine:
 
     def _begin(self, reservation_id: str, first: types_pb2.GeneratedToken) -> None:
         job = self._by_reservation.pop(reservation_id)
-        held, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_given
-        self._parts.blocks.publish(job.sequence, since=held)
+        job.published, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_given
+        self._publish(job)
         self.scheduler.activate(job)
         self._advance(job, from_generated(first))
         self._loop.wake()
@@ -102,7 +105,7 @@ class DecodeEngine:
         return self._holder(reservation_id).released
 
     def renew(self, reservation_id: str) -> None:
-        """The prompt is being computed in place: prolong its lease, if it still has one."""
+        """Whoever computes the prompt in place lives: prolong its lease, if it still has one."""
         job = self._by_reservation.get(reservation_id)
         if job is not None and job.reservation is not None:
             self.reservations.renew(job.reservation, time.monotonic())
@@ -137,24 +140,28 @@ class DecodeEngine:
             self._by_reservation[job.reservation.id] = job
             job.emit(job.reservation)
 
-    def _plan(self) -> list[Job] | None:
+    def _plan(self) -> Step | None:
         self._admit()
         return self.scheduler.begin_step() or None
 
-    def _execute(self, batch: list[Job]) -> list[SampledToken]:
-        result = self._parts.runner.execute([(job.sequence, 1) for job in batch], _no_images)
+    def _execute(self, step: Step) -> list[SampledToken]:
+        for copy in step.copies:
+            copy()
+        if not step.jobs:
+            return []
+        result = self._parts.runner.execute([(job.sequence, 1) for job in step.jobs], _no_images)
         return sample(result.logits, result.sequences)
 
-    def _apply(self, batch: list[Job], tokens: list[SampledToken]) -> None:
+    def _apply(self, step: Step, tokens: list[SampledToken]) -> None:
         self.scheduler.end_step()
-        for job, token in zip(batch, tokens, strict=True):
+        for job, token in zip(step.jobs, tokens, strict=True):
             if self.scheduler.is_running(job):
                 self._advance(job, token)
         self._admit()
 
-    def _fail(self, batch: list[Job], error: TriptychError) -> None:
+    def _fail(self, step: Step, error: TriptychError) -> None:
         self.scheduler.end_step()
-        for job in batch:
+        for job in step.members:
             self._end(job, error)
 
     def _advance(self, job: Job, token: SampledToken) -> None:
@@ -162,13 +169,17 @@ class DecodeEngine:
             self._end(job, error)
             return
         # Only now: broken logits mean broken KV, which nobody else shall find.
-        self._parts.blocks.publish(job.sequence, since=job.sequence.num_computed - 1)
+        self._publish(job)
         job.sequence.append(token.token_id)
         job.emit(token)
         reason = finish_reason(job.sequence, self._parts.model.eos_token_ids, self._parts.context_length)
         if reason is not None:
             job.emit(reason)
             self.release(job)
+
+    def _publish(self, job: Job) -> None:
+        self._parts.blocks.publish(job.sequence, since=job.published)
+        job.published = job.sequence.num_computed
 
     def _end(self, job: Job, error: TriptychError) -> None:
         job.emit(error)

@@ -18,10 +18,14 @@ Event = Reservation | SampledToken | FinishReason | TriptychError
 
 @dataclass(eq=False, slots=True)
 class Job:
-    """A sequence and the events for its caller: a reservation, tokens, then a finish reason."""
+    """A sequence and the events for its caller: a reservation, tokens, then a finish reason.
+
+    The full blocks of the first `published` tokens can be found by others, as far as they are still cached.
+    """
 
     sequence: Sequence
     arrival: int = 0
+    published: int = 0
     reservation: Reservation | None = None
     released: asyncio.Event = field(default_factory=asyncio.Event)
     _events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)

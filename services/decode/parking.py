@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from common.engine.kv_cache import KvCache
 from common.engine.layout import blocks_for
 from common.engine.sequence import Sequence
+from services.decode.step import Copy
 from triptych.errors import InternalError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Parked:
-    """`layers[i]` holds layer i of `num_blocks` blocks, good for the first `num_computed` tokens."""
+    """`layers[i]`, once copied, holds layer i of `num_blocks` blocks, good for the first `num_computed` tokens."""
 
-    layers: tuple[memoryview, ...]
     num_blocks: int
     num_computed: int
+    layers: tuple[memoryview, ...] = ()
 
 
 class Parking:
@@ -37,28 +39,33 @@ class Parking:
         size = self._computed_blocks(sequence) * self._cache.layout.bytes_per_block
         return self.size_bytes + size <= self._capacity_bytes
 
-    def park(self, sequence: Sequence) -> None:
-        """Copy the computed blocks out; the caller frees them."""
+    def park(self, sequence: Sequence) -> Copy:
+        """Take the computed blocks in; they are the caller's until the copy is made."""
         if not self.can_park(sequence):
             raise InternalError("the parking space is full")
         blocks = sequence.block_table[: self._computed_blocks(sequence)]
-        layers = tuple(self._cache.export(layer, blocks) for layer in range(self._cache.layout.layers))
-        self._parked[sequence] = Parked(layers, len(blocks), sequence.num_computed)
+        parked = self._parked[sequence] = Parked(len(blocks), sequence.num_computed)
+        return partial(self._copy_out, parked, blocks)
 
-    def unpark(self, sequence: Sequence) -> None:
-        """Copy back what the sequence's new blocks do not have from the prefix cache already."""
+    def unpark(self, sequence: Sequence) -> Copy:
+        """Give back what the sequence's new blocks do not have from the prefix cache; computed once it is copied."""
         parked = self._parked.pop(sequence)
-        block_size = self._cache.layout.block_size
-        have = sequence.num_computed // block_size
+        have = sequence.num_computed // self._cache.layout.block_size
         missing = sequence.block_table[have : parked.num_blocks]
-        skip = have * self._cache.layout.bytes_per_layer_block
-        for layer, data in enumerate(parked.layers if missing else ()):
-            self._cache.load(layer, missing, data[skip:])
         sequence.num_computed = parked.num_computed
+        return partial(self._copy_back, parked, missing)
 
     def forget(self, sequence: Sequence) -> None:
         """Drop a parked copy; harmless when there is none."""
         self._parked.pop(sequence, None)
+
+    def _copy_out(self, parked: Parked, blocks: list[int]) -> None:
+        parked.layers = tuple(self._cache.export(layer, blocks) for layer in range(self._cache.layout.layers))
+
+    def _copy_back(self, parked: Parked, missing: list[int]) -> None:
+        skip = (parked.num_blocks - len(missing)) * self._cache.layout.bytes_per_layer_block
+        for layer, data in enumerate(parked.layers if missing else ()):
+            self._cache.load(layer, missing, data[skip:])
 
     def _computed_blocks(self, sequence: Sequence) -> int:
         return blocks_for(sequence.num_computed, self._cache.layout.block_size)

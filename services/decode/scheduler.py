@@ -1,31 +1,14 @@
-"""Which requests hold blocks and which run in the next step. Pure: no socket, no clock; copies only by `Parking`."""
+"""Which requests hold blocks and which run in the next step. Pure: no tensor, no socket, no clock."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
 
-from common.engine.sequence import Sequence
 from common.worker.blocks import SequenceBlocks
 from common.worker.queue import WaitingQueue
 from services.decode.job import Job
+from services.decode.step import ParkingSpace, Step
 from triptych.errors import InternalError, UnavailableError
-
-
-class ParkingSpace(Protocol):
-    """Where preempted KV goes; see `services.decode.parking.Parking`."""
-
-    def can_park(self, sequence: Sequence) -> bool:
-        """True if there is room."""
-
-    def park(self, sequence: Sequence) -> None:
-        """Copy out."""
-
-    def unpark(self, sequence: Sequence) -> None:
-        """Copy back."""
-
-    def forget(self, sequence: Sequence) -> None:
-        """Drop the copy."""
 
 
 class DecodeScheduler:
@@ -33,8 +16,8 @@ class DecodeScheduler:
 
     A job is admitted with the blocks of its prompt; more come as it grows. `watermark` blocks are left free at
     admission, so that those who run can grow for a while. When a running job finds no block, the newest running one
-    is parked, so the oldest always goes on, and parked ones return before anybody new is admitted. The last `unused`
-    tokens of a prompt are never taken from the prefix cache.
+    is parked, and its blocks are free after the step that copies them; so the oldest always goes on, and parked ones
+    return before anybody new is admitted. The last `unused` tokens of a prompt are never taken from the prefix cache.
     """
 
     def __init__(
@@ -56,7 +39,7 @@ class DecodeScheduler:
         self._reserved: set[Job] = set()
         self._running: list[Job] = []
         self._parked: list[Job] = []
-        self._step: list[Job] = []
+        self._step = Step()
         self.preemptions = 0
 
     @property
@@ -91,20 +74,24 @@ class DecodeScheduler:
         self._reserved.remove(job)
         self._insert(self._running, job)
 
-    def begin_step(self) -> list[Job]:
-        """The jobs to advance by one token, each with room for it; until `end_step` their blocks stay."""
-        self._resume()
+    def begin_step(self) -> Step:
+        """What to do next; until `end_step` the blocks of everybody in it stay."""
+        self._step = step = Step()
         for job in list(self._running):
-            if job in self._running:
-                self._make_room(job)
-        self._step = list(self._running)
-        self._blocks.begin_step(job.sequence for job in self._step)
-        return self._step
+            if self._makes_room(job, step):
+                self._blocks.grow(job.sequence, job.sequence.num_tokens)
+                step.jobs.append(job)
+        if not step.parked:
+            self._resume(step)
+        self._blocks.begin_step(job.sequence for job in step.members)
+        for job in step.parked:
+            self._blocks.free(job.sequence)
+        return step
 
     def end_step(self) -> None:
         """The step is over."""
-        self._blocks.end_step(job.sequence for job in self._step)
-        self._step = []
+        self._blocks.end_step(job.sequence for job in self._step.members)
+        self._step = Step()
 
     def is_running(self, job: Job) -> bool:
         """False once a job was released, for example during the step that computed its next token."""
@@ -136,7 +123,7 @@ class DecodeScheduler:
         length = job.sequence.num_given
         return self._blocks.can_admit(job.sequence, length, length - self._unused, spare)
 
-    def _resume(self) -> None:
+    def _resume(self, step: Step) -> None:
         while self._parked:
             job = self._parked[0]
             sequence = job.sequence
@@ -144,27 +131,30 @@ class DecodeScheduler:
                 return
             self._parked.pop(0)
             self._blocks.admit(sequence, sequence.num_tokens, sequence.num_tokens - 1)
-            found = sequence.num_computed
-            self._parking.unpark(sequence)
-            self._blocks.publish(sequence, since=found)
+            job.published = sequence.num_computed
+            step.copies.append(self._parking.unpark(sequence))
+            step.jobs.append(job)
             self._insert(self._running, job)
 
-    def _make_room(self, job: Job) -> None:
-        while job in self._running and not self._blocks.can_grow(job.sequence, job.sequence.num_tokens):
-            self._preempt(self._running[-1])
-        if job in self._running:
-            self._blocks.grow(job.sequence, job.sequence.num_tokens)
+    def _makes_room(self, job: Job, step: Step) -> bool:
+        """True if a running job can grow now. Otherwise the newest is on its way out, one in a step."""
+        sequence = job.sequence
+        while job in self._running and not self._blocks.can_grow(sequence, sequence.num_tokens):
+            if step.parked:
+                return False
+            self._preempt(self._running[-1], step)
+        return job in self._running
 
-    def _preempt(self, job: Job) -> None:
+    def _preempt(self, job: Job, step: Step) -> None:
         self.preemptions += 1
         if not self._parking.can_park(job.sequence):
             # Elsewhere it can go on: the caller knows prompt and tokens so far.
             job.emit(UnavailableError("preempted, and the parking space for KV is full"))
             self.release(job)
             return
-        self._parking.park(job.sequence)
+        step.copies.append(self._parking.park(job.sequence))
+        step.parked.append(job)
         self._running.remove(job)
-        self._blocks.free(job.sequence)
         self._insert(self._parked, job)
 
     def _insert(self, jobs: list[Job], job: Job) -> None:

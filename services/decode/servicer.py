@@ -62,4 +62,5 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             layout=layout_to_proto(self._site.parts.cache.layout),
             held_blocks=reservation.first_block,
             num_blocks=len(reservation.blocks),
+            lease_ms=round(self._engine.reservations.ttl_s * 1000),
         )

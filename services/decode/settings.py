@@ -23,5 +23,5 @@ class DecodeSettings(WorkerSettings):
         ByteSize(1 << 30), description="host memory for the KV of preempted requests, for example 8GiB"
     )
     reservation_ttl_s: Annotated[float, Field(gt=0)] = Field(
-        60.0, description="seconds that a reservation lives without a chunk of KV arriving"
+        60.0, description="seconds that a reservation lives without KV or a sign of life from prefill"
     )

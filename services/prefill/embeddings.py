@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 
@@ -49,6 +50,11 @@ class EmbeddingSource:
         """The tensors are not needed: only the lease of `request` ends. Never raises."""
         if not ready.held_at:
             await self._store.forgo(ready.embedding_key, request)
+
+    async def unlease(self, key: str, request: str) -> None:
+        """The tensors will not be read, wherever they are: only the lease of `request` ends. Never raises."""
+        with contextlib.suppress(UnavailableError):
+            await self._store.unlease(key, request)
 
     async def _held(self, ready: prefill_pb2.ImageReady, rows: int) -> Mapping[str, Tensor] | None:
         if (known := self._store.recall(ready.embedding_key, rows)) is not None:

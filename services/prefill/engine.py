@@ -65,6 +65,13 @@ class PrefillEngine:
         self.scheduler.submit(job)
         self._loop.wake()
 
+    async def keep(self, job: Job, lease_s: float) -> None:
+        """Prolong decode's lease for as long as this runs and steps do not hang; 0 is a lease that nothing prolongs."""
+        while lease_s:
+            await asyncio.sleep(lease_s / 3)
+            if self.alive(self._parts.settings.engine_stall_s):
+                job.delivery.keep()
+
     def image_ready(self, job: Job, index: int, tensors: Mapping[str, Tensor]) -> None:
         """The embedding of image `index` has arrived: more of the prompt can be computed."""
         job.images[index] = tensors

@@ -13,36 +13,43 @@ from triptych.v1 import prefill_pb2, types_pb2
 
 
 class ImageFeed:
-    """Reads `image_ready` messages and fetches; one picture may stand at several places of a prompt."""
+    """Reads one call's `image_ready` messages and fetches; one picture may stand at several places of the prompt."""
 
-    def __init__(self, engine: PrefillEngine, source: EmbeddingSource) -> None:
-        self._engine = engine
-        self._source = source
-
-    async def follow(
-        self, job: Job, begin: prefill_pb2.PrefillBegin, messages: AsyncIterator[prefill_pb2.PrefillRequest]
+    def __init__(
+        self, engine: PrefillEngine, source: EmbeddingSource, job: Job, begin: prefill_pb2.PrefillBegin
     ) -> None:
+        self._engine, self._source = engine, source
+        self._job, self._begin = job, begin
+        self._leased = {span.embedding_key for span in begin.prompt.images}
+
+    async def follow(self, messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> None:
         """Return when every image is there. UnavailableError when an announced embedding is nowhere."""
-        places = _places(begin.prompt)
+        places = _places(self._begin.prompt)
         try:
             async with asyncio.TaskGroup() as fetches:
                 while places:
                     ready = await _next(messages)
                     if ready.embedding_key not in places:
                         raise InvalidArgumentError("an announced embedding is not awaited here", param="image_ready")
-                    indices = places.pop(ready.embedding_key)
-                    fetches.create_task(self._fetch(job, ready, indices, begin.request_id))
+                    fetches.create_task(self._fetch(ready, places.pop(ready.embedding_key)))
         except* TriptychError as failed:
             raise failed.exceptions[0] from None
 
-    async def _fetch(self, job: Job, ready: prefill_pb2.ImageReady, indices: list[int], request: str) -> None:
-        if all(job.sequence.images[index].end <= job.sequence.num_computed for index in indices):
+    async def close(self) -> None:
+        """End the leases of embeddings that were not read: the first token did not need them, or there will be none."""
+        unread, self._leased = self._leased, set()
+        await asyncio.gather(*(self._source.unlease(key, self._begin.request_id) for key in unread))
+
+    async def _fetch(self, ready: prefill_pb2.ImageReady, indices: list[int]) -> None:
+        sequence, request = self._job.sequence, self._begin.request_id
+        if all(sequence.images[index].end <= sequence.num_computed for index in indices):
             # Its KV is there already, from an earlier request.
             await self._source.forgo(ready, request)
-            return
-        tensors = await self._source.get(ready, job.sequence.images[indices[0]].length, request)
-        for index in indices:
-            self._engine.image_ready(job, index, tensors)
+        else:
+            tensors = await self._source.get(ready, sequence.images[indices[0]].length, request)
+            for index in indices:
+                self._engine.image_ready(self._job, index, tensors)
+        self._leased.discard(ready.embedding_key)
 
 
 async def _next(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill_pb2.ImageReady:

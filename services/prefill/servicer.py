@@ -13,6 +13,7 @@ from common.metrics.stages import StageTimes
 from common.tracing import Span, span
 from common.worker.prompts import to_generated
 from services.prefill.delivery import Deliveries
+from services.prefill.embeddings import EmbeddingSource
 from services.prefill.engine import PrefillEngine
 from services.prefill.images import ImageFeed
 from services.prefill.job import Job
@@ -30,14 +31,14 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
     def __init__(
         self,
         engine: PrefillEngine,
-        images: ImageFeed,
+        source: EmbeddingSource,
         puller: Puller,
         deliveries: Deliveries,
         tally: Tally,
         times: StageTimes,
     ) -> None:
         self._engine, self._tally, self._times = engine, tally, times
-        self._images = images
+        self._source = source
         self._puller = puller
         self._deliveries = deliveries
 
@@ -50,34 +51,37 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
         begin = await _begin(request_iterator)
         length, images = len(begin.prompt.token_ids), len(begin.prompt.images)
         with span("prefill", request_id=begin.request_id, prompt_tokens=length, images=images) as current:
-            job = await self._run(begin, request_iterator, current)
-            account = _account(job)
-            self._note(job, account)
+            account = await self._run(begin, request_iterator, current)
             current.set_attributes({field.name: value for field, value in account.ListFields()})
         return account
 
     async def _run(
         self, begin: prefill_pb2.PrefillBegin, requests: AsyncIterator[prefill_pb2.PrefillRequest], current: Span
-    ) -> Job:
+    ) -> prefill_pb2.PrefillResponse:
         await self._engine.prepare(begin.sampling)
         sequence, delivery, has_blocks = self._deliveries.open(begin)
         job = Job(sequence, delivery, has_blocks, pulling=not has_blocks, span=current)
+        feed = ImageFeed(self._engine, self._source, job, begin)
         try:
             self._engine.submit(job)
-            feeding = self._images.follow(job, begin, requests)
+            feeding = feed.follow(requests)
             pulling = self._puller.pull(job, begin.ticket, begin.peers)
-            token = await unless_failed(job.first, feeding, pulling, delivery.acknowledged())
+            keeping = self._engine.keep(job, begin.ticket.lease_ms / 1000)
+            token = await unless_failed(job.first, feeding, pulling, keeping, delivery.acknowledged())
             await delivery.finish(to_generated(token))
+            return self._noted(job)
         finally:
             delivery.abort()
             self._engine.release(job)
-        return job
+            await feed.close()
 
-    def _note(self, job: Job, account: prefill_pb2.PrefillResponse) -> None:
+    def _noted(self, job: Job) -> prefill_pb2.PrefillResponse:
+        account = _account(job)
         self._tally.note("prefill_to_decode", job.delivery.path, account.transfer_bytes)
         self._times.note("prefill", "queue", account.queue_ns)
         self._times.note("prefill", "run", account.compute_ns)
         self._times.note("prefill", "transfer", account.transfer_ns)
+        return account
 
 
 async def _begin(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill_pb2.PrefillBegin:

@@ -15,7 +15,6 @@ from services.prefill import servicer
 from services.prefill.delivery import Deliveries
 from services.prefill.embeddings import EmbeddingSource
 from services.prefill.engine import PrefillEngine
-from services.prefill.images import ImageFeed
 from services.prefill.puller import Puller
 from services.prefill.settings import PrefillSettings
 from triptych.v1 import prefill_pb2_grpc, worker_pb2
@@ -50,10 +49,9 @@ class PrefillStage:
     def register(self, server: RpcServer) -> None:
         """Add PrefillService and KvService."""
         site, parts = self._site, self._site.parts
-        images = ImageFeed(self._engine, self._source)
         puller = Puller(self._engine, parts, site.channels, self._links, self._tally)
         prefill = servicer.PrefillServicer(
-            self._engine, images, puller, self._deliveries, self._tally, site.metrics.stages
+            self._engine, self._source, puller, self._deliveries, self._tally, site.metrics.stages
         )
         server.add(prefill_pb2_grpc.add_PrefillServiceServicer_to_server, prefill, servicer.FULL_NAME)
         if self._serves_kv:

@@ -27,6 +27,7 @@ class EncodeStage:
         self._load, self._book = Load(settings.max_pending_tokens), ReplicaBook()
         self._desk = Desk(int(settings.held_budget), settings.held_s)
         self._policy, self._times = settings.embedding_policy, metrics.stages
+        self._budget = int(settings.embedding_budget)
         metrics.add(self._series)
 
     def register(self, server: RpcServer) -> None:
@@ -46,6 +47,7 @@ class EncodeStage:
         loaded = self._replica.describe()
         info.model_fingerprint = loaded.model_fingerprint
         info.preprocessing_fingerprint = loaded.preprocessing_fingerprint
+        info.embedding_budget_bytes = self._budget
         replica = self._replica.record.report().replica
         info.replicas.append(replica)
         info.degraded.extend(replica.degraded)

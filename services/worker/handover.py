@@ -23,12 +23,14 @@ class Reference:
         self._owned = False
 
     def ready(self, tokens: int) -> None:
-        """The blocks are decode's already; computing renews the lease, as arriving KV would."""
-        self._decode.renew(self._reservation_id)
+        """The blocks are decode's already."""
 
     def layer_ready(self, layer: int, tokens: int) -> None:
         """See `ready`."""
-        self.ready(tokens)
+
+    def keep(self) -> None:
+        """See `Delivery`."""
+        self._decode.renew(self._reservation_id)
 
     async def finish(self, first: types_pb2.GeneratedToken) -> None:
         """See `Delivery`; FailedPreconditionError when decode gave the request up meanwhile."""

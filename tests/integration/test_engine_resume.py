@@ -30,6 +30,10 @@ SAMPLINGS = {
         frequency_penalty=0.9,
         repetition_penalty=1.3,
     ),
+    # F23: it begins only once.
+    "grammar": types_pb2.SamplingParams(
+        max_tokens=TOKENS, temperature=0, ignore_eos=True, grammar=types_pb2.Grammar(regex=r'\{"word": "[a-z ]{200}"\}')
+    ),
 }
 
 
@@ -85,6 +89,7 @@ async def test_a_cut_answer_goes_on_elsewhere_token_for_token(
 ) -> None:
     prompt = await prompt_with_pictures(model, reference, pairs[0])
     whole = (await pairs[0].ask(prompt, SAMPLINGS[name])).token_ids
+    assert (name == "grammar") == str(reference.tokenizer.decode(whole)).startswith('{"word": "')
     for pair in pairs:
         for count in (1, 2, 17, TOKENS - 1):
             rest = await pair.ask(cut_off(prompt, whole[:count]), SAMPLINGS[name])

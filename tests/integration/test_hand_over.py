@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from tests.checkpoints import FAMILIES, build_checkpoint
 from tests.reference import Reference, same_tokens
 from tests.rendered import marked_ids
 from tests.valkey import start_valkey
-from tests.workers import Pair, Picture, running_pair
+from tests.workers import Pair, Picture, running_combined, running_pair
 from triptych.errors import ContextLengthError, FailedPreconditionError, InvalidArgumentError, UnavailableError
 from triptych.status import rpc_errors
 from triptych.v1 import decode_pb2, kv_pb2, kv_pb2_grpc, types_pb2
@@ -86,7 +87,7 @@ def text_prompt(reference: Reference, length: int) -> list[int]:
 
 @pytest.mark.parametrize("length", [k * BLOCK + d for k in (1, 2, 3) for d in (-1, 0, 1)] + [3 * 2 * BLOCK + 1])
 async def test_prompt_lengths_around_block_edges(pair: Pair, reference: Reference, length: int) -> None:
-    """D05, too: the last prompt is three chunks and one token."""
+    """F14, and D05: the last prompt is three chunks and one token."""
     ids = text_prompt(reference, length)
     answer = await pair.ask(pair.prompt(ids), greedy(5))
     output = reference.model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False)
@@ -103,6 +104,7 @@ def block_bytes(pair: Pair) -> int:
 
 @pytest.mark.parametrize("count", [1, 2, 5])
 async def test_exactly_max_tokens(pair: Pair, reference: Reference, count: int) -> None:
+    """F18."""
     answer = await pair.ask(pair.prompt(text_prompt(reference, 20)), greedy(count))
     assert (len(answer.tokens), answer.reason) == (count, types_pb2.FINISH_REASON_LENGTH)
 
@@ -124,6 +126,7 @@ async def test_seeded_sampling_does_not_depend_on_the_batch(pair: Pair, referenc
 
 
 async def test_every_token_has_its_logprob_also_the_first(pair: Pair, reference: Reference) -> None:
+    """F21."""
     sampling = greedy(4)
     sampling.top_logprobs = 3
     answer = await pair.ask(pair.prompt(text_prompt(reference, 17)), sampling)
@@ -174,11 +177,39 @@ async def test_ticket_of_an_earlier_process_is_refused(pair: Pair, reference: Re
     call.cancel()
 
 
+LEASE_S = 2.0
+Running = Callable[[Path, str, float], AbstractAsyncContextManager[Pair]]
+
+
+def running_pair_with_lease(model: Path, redis_url: str, lease_s: float) -> AbstractAsyncContextManager[Pair]:
+    return running_pair(model, redis_url, decode={"reservation_ttl_s": lease_s})
+
+
+def running_combined_with_lease(model: Path, redis_url: str, lease_s: float) -> AbstractAsyncContextManager[Pair]:
+    return running_combined(model, redis_url, reservation_ttl_s=lease_s)
+
+
 async def test_lease_expires_when_no_kv_arrives(model: Path, redis_url: str, reference: Reference) -> None:
     async with running_pair(model, redis_url, decode={"reservation_ttl_s": 0.2}) as pair:
         call, _ = await reserve(pair, pair.prompt(text_prompt(reference, 40)))
         with pytest.raises(UnavailableError, match="in time"), rpc_errors():
             await call.read()
+        assert await pair.idle()
+
+
+@pytest.mark.parametrize("running", [running_pair_with_lease, running_combined_with_lease])
+async def test_lease_of_a_prompt_that_waits_for_its_picture_goes_on(
+    model: Path, redis_url: str, reference: Reference, running: Running
+) -> None:
+    async with running(model, redis_url, LEASE_S) as pair:
+        prompt = pair.prompt([*text_prompt(reference, 5), pair.family.image_token_id], [Picture("f" * 64, 64, 64, {})])
+        call, ticket = await reserve(pair, prompt)
+        computing = asyncio.ensure_future(pair.run_prefill(prompt, greedy(4), ticket, announce=False))
+        ending = asyncio.ensure_future(call.read())
+        done, _ = await asyncio.wait([computing, ending], timeout=2 * LEASE_S)
+        assert not done
+        call.cancel()
+        await asyncio.gather(computing, ending, return_exceptions=True)
         assert await pair.idle()
 
 

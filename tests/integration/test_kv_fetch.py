@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
 from common.kv.fetching import KvPull, have
 from common.kv.links import GrpcLinks
-from common.kv.reading import stream_blocks
+from common.kv.reading import serve_fetch
 from common.kv.staging import KvTransport
 from common.kv.wire import layout_to_proto
 from common.rpc.channels import Channels
 from tests.kv_ends import HASHES, LAYOUT, Receiver, content, holder, noisy_cache, serving
 from triptych.channel import open_channel
 from triptych.errors import FailedPreconditionError, UnavailableError
+from triptych.status import rpc_errors
 from triptych.v1 import kv_pb2, kv_pb2_grpc
 
 TO = list(range(20, 0, -1))
@@ -81,16 +83,20 @@ async def test_a_reader_without_answers_gets_the_same_blocks() -> None:
     assert data == b"".join(content(receiver.cache, receiver.prefix.match(HASHES)))
 
 
-async def test_blocks_of_a_reader_that_takes_nothing_are_let_go() -> None:
+@pytest.mark.parametrize("taken", [1, 2], ids=["header", "chunk"])
+async def test_blocks_of_a_reader_that_stops_taking_are_let_go(taken: int) -> None:
     """F11: the lease of a read ends too."""
     receiver = holder(12)
+    request = kv_pb2.FetchRequest(block_hashes=HASHES, layout=layout_to_proto(LAYOUT))
+    async with aclosing(serve_fetch(request, replace(receiver.shelf, answer_s=0.02))) as frames:
+        for _ in range(taken):
+            await anext(frames)
+        await let_go(receiver)
+        with pytest.raises(UnavailableError):
+            await anext(frames)
 
-    async def take_one_and_stall() -> None:
-        async with aclosing(stream_blocks(HASHES, receiver.shelf, lease_s=0.02)) as frames:
-            async for _ in frames:
-                await asyncio.Event().wait()
 
-    stalled = asyncio.create_task(take_one_and_stall())
-    await asyncio.wait([stalled], timeout=5)
-    assert stalled.cancelled()
-    assert receiver.prefix.num_in_use == 0
+async def test_a_reader_without_answers_of_another_layout_is_refused() -> None:
+    async with serving(holder(12)) as address, open_channel(address) as channel:
+        with pytest.raises(FailedPreconditionError, match="layouts differ"), rpc_errors():
+            _ = [message async for message in kv_pb2_grpc.KvServiceStub(channel).Fetch(kv_pb2.FetchRequest())]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,15 @@ import torch
 
 from common.engine.layout import blocks_for
 from common.models.tower import Tower
+from common.store.client import connect, lease_key
+from services.decode.parking import Parking
 from tests.checkpoints import build_checkpoint
-from tests.integration.test_hand_over import block_bytes, greedy, picture, text_prompt
+from tests.integration.test_hand_over import block_bytes, greedy, picture, reserve, text_prompt
 from tests.reference import Reference
 from tests.valkey import start_valkey
 from tests.workers import Answer, Pair, Picture, running_pair
 from triptych.v1 import types_pb2
+from triptych.v1.worker_pb2 import GetLoadResponse as Load
 
 BLOCK = 16
 
@@ -95,7 +99,48 @@ async def fresh_answer(pair: Pair, prompt: types_pb2.Prompt) -> list[int]:
     return answer.token_ids
 
 
+async def test_lease_of_a_picture_whose_kv_is_cached_ends_unread(
+    pair: Pair, redis_url: str, reference: Reference, tower: Tower
+) -> None:
+    """The first token comes before the encoder has announced the picture."""
+    shown = picture(tower, "c", 64, 64, 1)[1]
+    await pair.put(shown)
+    prompt = pair.prompt([*text_prompt(reference, 9), pair.family.image_token_id, *text_prompt(reference, 20)], [shown])
+    await pair.ask(prompt, greedy(2))
+    redis = connect(redis_url)
+    await redis.zadd(lease_key(shown.key), {"test": 2**52, "other": 2**52})
+    call, ticket = await reserve(pair, prompt)
+    account = await pair.run_prefill(prompt, greedy(2), ticket, announce=False)
+    left = await redis.zrange(lease_key(shown.key), 0, -1)
+    await redis.delete(lease_key(shown.key))
+    await redis.aclose()
+    call.cancel()
+    assert account.cache_read_tokens >= prompt.images[0].offset + prompt.images[0].length
+    assert left == [b"other"]
+
+
+async def test_leases_of_a_request_that_is_cancelled_end(
+    pair: Pair, redis_url: str, reference: Reference, tower: Tower
+) -> None:
+    """D07 on prefill: announced or not, what was leased for the request may be evicted again."""
+    shown = picture(tower, "d", 64, 64, 2)[1]
+    prompt = pair.prompt([*text_prompt(reference, 9), pair.family.image_token_id, 7], [shown])
+    redis = connect(redis_url)
+    await redis.zadd(lease_key(shown.key), {"test": 2**52})
+    call, ticket = await reserve(pair, prompt)
+    prefill = asyncio.ensure_future(pair.run_prefill(prompt, greedy(2), ticket, announce=False))
+    while not (await pair.load("prefill")).running_requests:  # noqa: ASYNC110 nothing tells us
+        await asyncio.sleep(0.01)
+    prefill.cancel()
+    call.cancel()
+    async with asyncio.timeout(10):
+        while await redis.exists(lease_key(shown.key)):  # noqa: ASYNC110 nothing tells us
+            await asyncio.sleep(0.01)
+    await redis.aclose()
+
+
 async def test_scopes_share_nothing(pair: Pair, reference: Reference) -> None:
+    """E05."""
     prompt = pair.prompt(text_prompt(reference, 50))
     await pair.ask(prompt, greedy(2))
     await fresh_answer(pair, prompt)
@@ -120,9 +165,11 @@ async def test_conversation_computes_only_what_is_new(pair: Pair, reference: Ref
         history += words
         prompt = pair.prompt(history, pictures)
         alone = await fresh_answer(pair, prompt)
+        before = await pair.load("prefill")
         answer = await pair.ask(prompt, greedy(8))
         assert answer.token_ids == alone
         check_turn(pair, answer, len(prompt.token_ids), asked, previous)
+        check_bytes(pair, answer, before, await pair.load("prefill"))
         # The last token was never fed back, so its KV exists nowhere.
         asked = len(prompt.token_ids)
         previous = asked + len(answer.tokens) - 1
@@ -140,6 +187,13 @@ def check_turn(pair: Pair, answer: Answer, length: int, asked: int, previous: in
     assert account.transfer_bytes == (blocks_for(length, BLOCK) - held) * block_bytes(pair)
 
 
+def check_bytes(pair: Pair, answer: Answer, before: Load, after: Load) -> None:
+    """What each way carried in this turn, by the worker's own count."""
+    assert answer.account
+    assert after.kv_pushed_bytes - before.kv_pushed_bytes == answer.account.transfer_bytes
+    assert after.kv_pulled_bytes - before.kv_pulled_bytes == answer.account.pulled_tokens // BLOCK * block_bytes(pair)
+
+
 async def test_eviction_costs_time_and_not_correctness(model: Path, redis_url: str, reference: Reference) -> None:
     small = {"blocks": 12}
     async with running_pair(model, redis_url, prefill=small, decode=small) as pair:
@@ -150,9 +204,23 @@ async def test_eviction_costs_time_and_not_correctness(model: Path, redis_url: s
 
 
 async def test_preempted_requests_give_the_same_tokens(
-    pair: Pair, model: Path, redis_url: str, reference: Reference
+    pair: Pair, model: Path, redis_url: str, reference: Reference, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three that fit until the first is about to end, whichever it is: somebody is parked and resumed on the way."""
+    """Three that fit until the first is about to end, whichever it is: somebody is parked and resumed on the way.
+
+    The event loop, on which all others wait, copies nothing.
+    """
+    threads: set[str] = set()
+
+    def spied(copy: Callable[..., None]) -> Callable[..., None]:
+        def call(*given: object) -> None:
+            threads.add(threading.current_thread().name)
+            copy(*given)
+
+        return call
+
+    for name in ("_copy_out", "_copy_back"):
+        monkeypatch.setattr(Parking, name, spied(getattr(Parking, name)))
     prompts = [pair.prompt(text_prompt(reference, 40 + index)[index:]) for index in range(3)]
     alone = [(await pair.ask(prompt, greedy(60))).token_ids for prompt in prompts]
     async with running_pair(model, redis_url, decode={"blocks": 12, "watermark": 1}) as tight:
@@ -160,4 +228,5 @@ async def test_preempted_requests_give_the_same_tokens(
         together = await asyncio.gather(*(tight.ask(prompt, greedy(60), all_hold) for prompt in prompts))
         assert [answer.token_ids for answer in together] == alone
         assert (await tight.load("decode")).preemptions > 0
+        assert threads == {"engine_0"}
         assert await tight.idle()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from services.prefill.embeddings import EmbeddingSource
 from services.prefill.engine import PrefillEngine
 from services.prefill.images import ImageFeed
 from tests.unit.test_worker_scheduling import prefill_job
-from triptych.errors import InvalidArgumentError
+from triptych.errors import InvalidArgumentError, UnavailableError
 from triptych.v1.prefill_pb2 import ImageReady, PrefillBegin, PrefillRequest
 from triptych.v1.types_pb2 import ImageSpan as WireSpan
 from triptych.v1.types_pb2 import Prompt
@@ -30,29 +31,41 @@ class Ends:
 
     async def get(self, ready: ImageReady, rows: int, request: str) -> dict[str, Any]:
         self.asked.append(("get", ready.embedding_key))
+        if ready.held_at:
+            raise UnavailableError("gone")
         return {}
 
     async def forgo(self, ready: ImageReady, request: str) -> None:
         self.asked.append(("forgo", ready.embedding_key))
 
+    async def unlease(self, key: str, request: str) -> None:
+        self.asked.append(("unlease", key))
+
     def image_ready(self, job: object, index: int, tensors: object) -> None:
         self.ready.append(index)
 
 
-async def announced(*keys: str) -> AsyncIterator[PrefillRequest]:
+async def announced(*keys: str, held_at: str = "") -> AsyncIterator[PrefillRequest]:
     for key in keys:
-        yield PrefillRequest(image_ready=ImageReady(embedding_key=key))
+        yield PrefillRequest(image_ready=ImageReady(embedding_key=key, held_at=held_at))
 
 
-async def follow(num_computed: int, *keys: str) -> Ends:
+def feed_of(ends: Ends, num_computed: int = 0) -> ImageFeed:
     """A prompt with three pictures, the first and the last the same."""
-    ends, job = Ends(), prefill_job(20, SPANS)
+    job = prefill_job(20, SPANS)
     job.sequence.num_computed = num_computed
     images = [
         WireSpan(offset=at.offset, length=at.length, embedding_key=key) for at, key in zip(SPANS, KEYS, strict=True)
     ]
-    feed = ImageFeed(cast(PrefillEngine, ends), cast(EmbeddingSource, ends))
-    await feed.follow(job, PrefillBegin(request_id="r", prompt=Prompt(images=images)), announced(*keys))
+    begin = PrefillBegin(request_id="r", prompt=Prompt(images=images))
+    return ImageFeed(cast(PrefillEngine, ends), cast(EmbeddingSource, ends), job, begin)
+
+
+async def follow(num_computed: int, *keys: str) -> Ends:
+    ends = Ends()
+    feed = feed_of(ends, num_computed)
+    await feed.follow(announced(*keys))
+    await feed.close()
     return ends
 
 
@@ -75,3 +88,32 @@ async def test_a_picture_that_is_only_partly_computed_is_fetched() -> None:
 async def test_too_few_twice_or_foreign_is_refused(keys: tuple[str, ...]) -> None:
     with pytest.raises(InvalidArgumentError):
         await follow(0, *keys)
+
+
+async def test_leases_of_what_was_not_announced_end_with_the_prompt() -> None:
+    """The first token came before: the KV of every picture was cached."""
+    ends = Ends()
+    feed = feed_of(ends, num_computed=20)
+    following = asyncio.create_task(feed.follow(only_then_silent("b")))
+    while not ends.asked:  # noqa: ASYNC110 nothing tells us
+        await asyncio.sleep(0)
+    following.cancel()
+    await asyncio.gather(following, return_exceptions=True)
+    await feed.close()
+    await feed.close()
+    assert ends.asked == [("forgo", "b"), ("unlease", "a")]
+
+
+async def only_then_silent(*keys: str, held_at: str = "") -> AsyncIterator[PrefillRequest]:
+    async for message in announced(*keys, held_at=held_at):
+        yield message
+    await asyncio.Event().wait()
+
+
+async def test_leases_of_what_could_not_be_read_end_with_the_prompt() -> None:
+    ends = Ends()
+    feed = feed_of(ends)
+    with pytest.raises(UnavailableError):
+        await feed.follow(only_then_silent("b", held_at="gone"))
+    await feed.close()
+    assert sorted(ends.asked) == [("get", "b"), ("unlease", "a"), ("unlease", "b")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.kv.frames import Frame, decode_fetch, decode_push, encode
+from common.kv.frames import Frame, decode_pull, decode_push, encode
 from triptych.v1 import kv_pb2, types_pb2
 
 
@@ -32,15 +32,15 @@ def test_we_read_what_protobuf_writes(data: bytes) -> None:
 
 @given(st.binary(min_size=1, max_size=400))
 def test_a_payload_is_not_copied_when_read(data: bytes) -> None:
-    raw = encode(Frame(kv_pb2.FetchResponse(chunk=chunk()), (data,)))
-    assert isinstance(payload := decode_fetch(raw).payload[0], memoryview)
+    raw = encode(Frame(kv_pb2.PullResponse(chunk=chunk()), (data,)))
+    assert isinstance(payload := decode_pull(raw).payload[0], memoryview)
     assert payload.obj is raw
 
 
 @given(st.binary(max_size=60))
 def test_nonsense_is_no_message_and_no_exception(raw: bytes) -> None:
     for text in (raw, b"\x12" + raw, b"\x12" + bytes((len(raw),)) + raw):
-        assert decode_push(text).kind in (None, "header", "chunk", "first_token")
+        assert decode_push(text).kind in (None, "header", "chunk", "first_token", "alive")
 
 
 def test_messages_without_payload_pass_unchanged() -> None:

@@ -54,6 +54,13 @@ def test_what_is_missing_is_sent_again_as_far_as_it_is_ready(ends: list[int], mi
     )
 
 
+def test_chunks_grow_so_that_the_receiver_begins_early() -> None:
+    layout = KvLayout("float32", layers=1, kv_heads=8, head_dim=1024, block_size=16)
+    outgoing = Outgoing(layout, 0)
+    outgoing.ready([0], 31)
+    assert [slab.num_blocks for slab in take_all(outgoing)] == [1, 2, 4, 8, 8, 8]
+
+
 def test_layers_that_wait_together_share_a_chunk() -> None:
     outgoing = Outgoing(LAYOUT, 0)
     outgoing.ready(range(3), 4)

@@ -10,10 +10,11 @@ from dataclasses import replace
 import pytest
 
 from common.kv.fetching import KvPull
+from common.kv.filling import CREDITS
 from common.kv.serving import serve_pull
 from common.kv.staging import KvTransport
 from common.kv.wire import layout_to_proto
-from tests.kv_ends import HASHES, LAYOUT, content, holder, noisy_cache
+from tests.kv_ends import HASHES, LAYOUT, content, forget_cached, holder, noisy_cache
 from tests.kv_links import Fault, FaultName, FaultyLinks, MemoryLinks
 from triptych.errors import FailedPreconditionError, InvalidArgumentError, TriptychError, UnavailableError
 from triptych.v1 import kv_pb2
@@ -98,7 +99,7 @@ async def test_no_more_chunks_are_under_way_than_the_asker_grants() -> None:
     pulling = asyncio.create_task(ends.pull())
     for _ in range(300):
         await asyncio.sleep(0)
-    assert ends.links.chunks == 8
+    assert ends.links.chunks == CREDITS
     pulling.cancel()
     await asyncio.gather(pulling, return_exceptions=True)
     await settled()
@@ -126,14 +127,14 @@ async def test_blocks_that_vanish_between_two_streams_end_the_pull() -> None:
     pause.resume.set()
     while ends.holder.prefix.num_in_use:  # noqa: ASYNC110 nothing tells us
         await asyncio.sleep(0)
-    ends.holder.prefix.clear()
+    forget_cached(ends.holder.prefix)
     with pytest.raises(FailedPreconditionError, match="evicted"):
         await pulling
 
 
 async def test_a_peer_without_the_blocks_gives_none() -> None:
     ends = Ends("auto")
-    ends.holder.prefix.clear()
+    forget_cached(ends.holder.prefix)
     assert await ends.pull() == 0
 
 

@@ -9,6 +9,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from common.engine.blocks import BlockPool
 from common.engine.prefix_cache import PrefixCache
+from tests.kv_ends import forget_cached
 from triptych.errors import InternalError
 
 
@@ -77,14 +78,6 @@ def test_of_two_equal_blocks_the_first_is_kept_and_the_other_is_plain(cache: Pre
     assert cache.num_cached == 0
 
 
-def test_clear_keeps_what_is_owned(cache: PrefixCache) -> None:
-    cache.free(fill(cache, "a", 2))
-    fill(cache, "b", 2)
-    cache.clear()
-    assert cache.match([b"a0"]) == []
-    assert len(cache.match(keys("b", 2))) == 2
-
-
 def test_a_mirror_that_left_hears_no_more(cache: PrefixCache) -> None:
     heard: list[tuple[bytes, bool]] = []
 
@@ -93,7 +86,7 @@ def test_a_mirror_that_left_hears_no_more(cache: PrefixCache) -> None:
 
     cache.on_change(mirror)
     cache.free(fill(cache, "a", 1))
-    cache.clear()
+    forget_cached(cache)
     cache.stop_change(mirror)
     cache.stop_change(mirror)
     fill(cache, "b", 1)
@@ -141,8 +134,8 @@ class PrefixCacheMachine(RuleBasedStateMachine):
             self.owned.remove(block)
 
     @rule()
-    def clear(self) -> None:
-        self.cache.clear()
+    def forget_cached(self) -> None:
+        forget_cached(self.cache)
 
     @invariant()
     def books_balance(self) -> None:

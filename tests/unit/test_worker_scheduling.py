@@ -18,6 +18,7 @@ from common.kv.tally import Path
 from common.worker.blocks import SequenceBlocks
 from services.decode.job import Job as DecodeJob
 from services.decode.scheduler import DecodeScheduler
+from services.decode.step import Copy
 from services.prefill.job import Job as PrefillJob
 from services.prefill.scheduler import PrefillScheduler
 from triptych.errors import ContextLengthError, ResourceExhaustedError, UnavailableError
@@ -35,28 +36,38 @@ def blocks() -> SequenceBlocks:
 
 
 class ParkingTwin:
-    """Remembers how far a sequence was computed, as the real one does, without its KV."""
+    """Remembers how far a sequence was computed, as the real one does, without its KV; and the copies made."""
 
     def __init__(self, capacity: int = 9) -> None:
         self.capacity = capacity
         self.computed: dict[Sequence, int] = {}
+        self.copied: list[tuple[str, list[int]]] = []
 
     def can_park(self, sequence: Sequence) -> bool:
         return len(self.computed) < self.capacity
 
-    def park(self, sequence: Sequence) -> None:
+    def park(self, sequence: Sequence) -> Copy:
         self.computed[sequence] = sequence.num_computed
+        blocks = list(sequence.block_table)
+        return lambda: self.copied.append(("out", blocks))
 
-    def unpark(self, sequence: Sequence) -> None:
+    def unpark(self, sequence: Sequence) -> Copy:
         sequence.num_computed = self.computed.pop(sequence)
+        blocks = list(sequence.block_table)
+        return lambda: self.copied.append(("back", blocks))
 
     def forget(self, sequence: Sequence) -> None:
         self.computed.pop(sequence, None)
 
 
 @pytest.fixture
-def decode(blocks: SequenceBlocks) -> Iterator[DecodeScheduler]:
-    scheduler = DecodeScheduler(blocks, ParkingTwin(), max_waiting=2, max_running=3, watermark=1)
+def parking() -> ParkingTwin:
+    return ParkingTwin()
+
+
+@pytest.fixture
+def decode(blocks: SequenceBlocks, parking: ParkingTwin) -> Iterator[DecodeScheduler]:
+    scheduler = DecodeScheduler(blocks, parking, max_waiting=2, max_running=3, watermark=1)
     yield scheduler
     scheduler.validate()
 
@@ -88,28 +99,64 @@ def run(decode: DecodeScheduler, *jobs: DecodeJob) -> None:
 
 def step(decode: DecodeScheduler) -> list[DecodeJob]:
     """One decode step; gives the jobs that advanced."""
-    batch = decode.begin_step()
-    for job in batch:
+    step = decode.begin_step()
+    for copy in step.copies:
+        copy()
+    for job in step.jobs:
         job.sequence.num_computed += 1
         job.sequence.append(1)
     decode.end_step()
     decode.validate()
-    return batch
+    return step.jobs
 
 
-def test_decode_parks_the_newest_and_resumes_it_before_anybody_new(decode: DecodeScheduler) -> None:
+def test_decode_parks_the_newest_and_resumes_it_before_anybody_new(
+    decode: DecodeScheduler, parking: ParkingTwin
+) -> None:
     old, new, waiting = decode_job(12, 16), decode_job(12, 16), decode_job(4)
     run(decode, old, new)
-    advanced = [len(step(decode)) for _ in range(6)]
-    assert advanced == [2, 2, 2, 2, 1, 1], "8 blocks hold two sequences of 16 tokens"
+    advanced = [len(step(decode)) for _ in range(7)]
+    assert advanced == [2, 2, 2, 2, 0, 1, 1], "8 blocks hold two sequences of 16 tokens; one step only copies"
     assert decode.preemptions == 1
     decode.submit(waiting)
     assert decode.admit() == [], "a parked one comes first"
     decode.release(old)
     assert step(decode) == [new]
     assert new.sequence.num_computed == 17
+    assert [way for way, _ in parking.copied] == ["out", "back"]
     decode.release(new)
     assert decode.admit() == [waiting]
+
+
+def test_blocks_being_parked_are_nobody_elses_until_they_are_copied(
+    decode: DecodeScheduler, blocks: SequenceBlocks
+) -> None:
+    """Also when the parked one is given up meanwhile, so that somebody new could be admitted."""
+    old, new = decode_job(12, 16), decode_job(12, 16)
+    run(decode, old, new)
+    for _ in range(4):
+        step(decode)
+    begun = decode.begin_step()
+    assert (begun.jobs, begun.parked) == ([], [new])
+    decode.submit(decode_job(4))
+    decode.release(new)
+    assert decode.admit() == []
+    assert blocks.cache.num_free == 0
+    decode.end_step()
+    assert blocks.cache.num_free == 4
+    assert len(decode.admit()) == 1
+
+
+def test_what_is_parked_is_copied_out_before_it_is_copied_back(decode: DecodeScheduler, parking: ParkingTwin) -> None:
+    jobs = [decode_job(4, 24) for _ in range(3)]
+    run(decode, *jobs)
+    while decode.num_admitted:
+        for job in step(decode):
+            if job.sequence.num_outputs > 24:
+                decode.release(job)
+    ways = [way for way, _ in parking.copied]
+    assert ways.count("out") == ways.count("back") == decode.preemptions > 1
+    assert all(ways[:count].count("out") >= ways[:count].count("back") for count in range(len(ways)))
 
 
 def test_decode_alone_never_preempts(decode: DecodeScheduler) -> None:
@@ -159,7 +206,7 @@ def test_decode_runs_no_more_than_it_may(decode: DecodeScheduler) -> None:
 def test_blocks_of_a_cancelled_job_survive_the_running_step(decode: DecodeScheduler, blocks: SequenceBlocks) -> None:
     job = decode_job(8)
     run(decode, job)
-    assert decode.begin_step() == [job]
+    assert decode.begin_step().jobs == [job]
     decode.release(job)
     decode.release(job)
     assert not decode.is_running(job)
@@ -184,6 +231,9 @@ class SilentDelivery:
 
     def layer_ready(self, layer: int, tokens: int) -> None:
         """Nothing is sent."""
+
+    def keep(self) -> None:
+        """There is no lease."""
 
     async def finish(self, first: GeneratedToken) -> None:
         """Nobody receives it."""

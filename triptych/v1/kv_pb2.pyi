@@ -144,6 +144,7 @@ class KvTicket(_message.Message):
     LAYOUT_FIELD_NUMBER: _builtins.int
     NUM_BLOCKS_FIELD_NUMBER: _builtins.int
     HELD_BLOCKS_FIELD_NUMBER: _builtins.int
+    LEASE_MS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """Address of the worker's KvService, host:port."""
     instance_id: _builtins.str
@@ -154,6 +155,8 @@ class KvTicket(_message.Message):
     """Number of blocks to deliver; they follow the held ones."""
     held_blocks: _builtins.int
     """Leading blocks of the prompt that the worker has cached: they need not be sent, and can be fetched from it."""
+    lease_ms: _builtins.int
+    """The lease ends as long after the last chunk or sign of life, in milliseconds. Unset by workers that know no `alive`."""
     @_builtins.property
     def layout(self) -> _types_pb2.KvLayout:
         """Layout of the blocks."""
@@ -167,10 +170,11 @@ class KvTicket(_message.Message):
         layout: _types_pb2.KvLayout | None = ...,
         num_blocks: _builtins.int = ...,
         held_blocks: _builtins.int = ...,
+        lease_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "held_blocks", b"held_blocks", "instance_id", b"instance_id", "layout", b"layout", "num_blocks", b"num_blocks", "reservation_id", b"reservation_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "held_blocks", b"held_blocks", "instance_id", b"instance_id", "layout", b"layout", "lease_ms", b"lease_ms", "num_blocks", b"num_blocks", "reservation_id", b"reservation_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -185,6 +189,7 @@ class PushRequest(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     CHUNK_FIELD_NUMBER: _builtins.int
     FIRST_TOKEN_FIELD_NUMBER: _builtins.int
+    ALIVE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def header(self) -> Global___PushHeader:
         """First message."""
@@ -197,22 +202,46 @@ class PushRequest(_message.Message):
     def first_token(self) -> Global___FirstToken:
         """Last message."""
 
+    @_builtins.property
+    def alive(self) -> Global___PushAlive:
+        """Sign of life while there is nothing to send."""
+
     def __init__(
         self,
         *,
         header: Global___PushHeader | None = ...,
         chunk: Global___KvChunk | None = ...,
         first_token: Global___FirstToken | None = ...,
+        alive: Global___PushAlive | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "first_token", b"first_token", "header", b"header", "message", b"message"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "chunk", b"chunk", "first_token", b"first_token", "header", b"header", "message", b"message"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "first_token", b"first_token", "header", b"header", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["alive", b"alive", "chunk", b"chunk", "first_token", b"first_token", "header", b"header", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["header", "chunk", "first_token"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["header", "chunk", "first_token", "alive"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
 Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
+
+@_typing.final
+class PushAlive(_message.Message):
+    """PushAlive prolongs the lease of a prompt that still waits: for its turn, its pictures or KV from elsewhere. It is not
+    answered.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PushAlive: _TypeAlias = PushAlive  # noqa: Y015
 
 @_typing.final
 class PushHeader(_message.Message):
@@ -304,7 +333,7 @@ Global___StagingOffer: _TypeAlias = StagingOffer  # noqa: Y015
 
 @_typing.final
 class KvChunk(_message.Message):
-    """KvChunk is the KV of some consecutive blocks in some consecutive layers, 2 to 4 MiB where there is as much."""
+    """KvChunk is the KV of some consecutive blocks in some consecutive layers, 1 to 8 MiB where there is as much."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -338,7 +367,7 @@ class KvChunk(_message.Message):
         """No longer read; see xxh3."""
 
     seq: _builtins.int
-    """Number of the chunk within its stream, from 1 on; pushes and pulls only."""
+    """Number of the chunk within its stream, from 1 on."""
     slot: _builtins.int
     """Slot of the staging memory that holds the bytes instead of data."""
     xxh3: _builtins.int
@@ -483,7 +512,7 @@ class PushOpened(_message.Message):
     staged: _builtins.bool
     """True when chunks are to be placed in the offered staging memory."""
     lease_ms: _builtins.int
-    """Life of the reservation without a chunk, in milliseconds."""
+    """Life of the reservation without a chunk or sign of life, in milliseconds."""
     @_builtins.property
     def missing(self) -> _containers.RepeatedCompositeFieldContainer[Global___KvRange]:
         """What has not arrived."""

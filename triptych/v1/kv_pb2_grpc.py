@@ -69,9 +69,8 @@ class KvServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
-        for when some were evicted meanwhile; the header says how many. Nothing is answered, so nothing is repaired or
-        resumed; workers use Pull.
+        """Fetch is a pull for readers that do not answer, such as tools: what they have taken counts as received, so nothing is
+        repaired or resumed, and chunks are never staged. Workers use Pull.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

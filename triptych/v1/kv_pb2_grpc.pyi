@@ -36,9 +36,8 @@ class KvServiceStub:
     Have: _grpc.UnaryUnaryMultiCallable[_kv_pb2.HaveRequest, _kv_pb2.HaveResponse]
     """Have says how many leading blocks of a prompt are cached here."""
     Fetch: _grpc.UnaryStreamMultiCallable[_kv_pb2.FetchRequest, _kv_pb2.FetchResponse]
-    """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
-    for when some were evicted meanwhile; the header says how many. Nothing is answered, so nothing is repaired or
-    resumed; workers use Pull.
+    """Fetch is a pull for readers that do not answer, such as tools: what they have taken counts as received, so nothing is
+    repaired or resumed, and chunks are never staged. Workers use Pull.
     """
     Push: _grpc.StreamStreamMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]
     """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
@@ -59,9 +58,8 @@ class KvServiceAsyncStub(KvServiceStub):
     Have: _aio.UnaryUnaryMultiCallable[_kv_pb2.HaveRequest, _kv_pb2.HaveResponse]  # type: ignore[assignment]
     """Have says how many leading blocks of a prompt are cached here."""
     Fetch: _aio.UnaryStreamMultiCallable[_kv_pb2.FetchRequest, _kv_pb2.FetchResponse]  # type: ignore[assignment]
-    """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
-    for when some were evicted meanwhile; the header says how many. Nothing is answered, so nothing is repaired or
-    resumed; workers use Pull.
+    """Fetch is a pull for readers that do not answer, such as tools: what they have taken counts as received, so nothing is
+    repaired or resumed, and chunks are never staged. Workers use Pull.
     """
     Push: _aio.StreamStreamMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]  # type: ignore[assignment]
     """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
@@ -91,9 +89,8 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kv_pb2.FetchResponse], _abc.AsyncIterator[_kv_pb2.FetchResponse]]:
-        """Fetch sends the leading cached blocks of a list. They stay cached until the stream ends. It sends fewer than asked
-        for when some were evicted meanwhile; the header says how many. Nothing is answered, so nothing is repaired or
-        resumed; workers use Pull.
+        """Fetch is a pull for readers that do not answer, such as tools: what they have taken counts as received, so nothing is
+        repaired or resumed, and chunks are never staged. Workers use Pull.
         """
 
     @_abc_1.abstractmethod

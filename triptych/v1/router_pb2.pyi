@@ -919,6 +919,8 @@ class WatchClusterResponse(_message.Message):
     EMBEDDING_MISSES_FIELD_NUMBER: _builtins.int
     KV_TRANSFER_BYTES_FIELD_NUMBER: _builtins.int
     RETRIES_FIELD_NUMBER: _builtins.int
+    ROUTER_FIELD_NUMBER: _builtins.int
+    OTHERS_FIELD_NUMBER: _builtins.int
     at_unix_ms: _builtins.int
     """When it was taken, in milliseconds since 1970 (UTC)."""
     running_requests: _builtins.int
@@ -953,6 +955,14 @@ class WatchClusterResponse(_message.Message):
     def queue(self) -> Global___QueueStatus:
         """What waits in front of the workers."""
 
+    @_builtins.property
+    def router(self) -> Global___RouterInfo:
+        """The router that says all this."""
+
+    @_builtins.property
+    def others(self) -> _containers.RepeatedCompositeFieldContainer[_worker_pb2.WorkerInfo]:
+        """Workers of other models in the registry; they get nothing from this router."""
+
     def __init__(
         self,
         *,
@@ -970,14 +980,50 @@ class WatchClusterResponse(_message.Message):
         embedding_misses: _builtins.int = ...,
         kv_transfer_bytes: _builtins.int = ...,
         retries: _builtins.int = ...,
+        router: Global___RouterInfo | None = ...,
+        others: _abc.Iterable[_worker_pb2.WorkerInfo] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["queue", b"queue", "router", b"router"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ms", b"at_unix_ms", "cache_read_tokens", b"cache_read_tokens", "completion_tokens", b"completion_tokens", "embedding_hits", b"embedding_hits", "embedding_misses", b"embedding_misses", "finished_requests", b"finished_requests", "kv_transfer_bytes", b"kv_transfer_bytes", "missing", b"missing", "promised_tokens", b"promised_tokens", "prompt_tokens", b"prompt_tokens", "queue", b"queue", "retries", b"retries", "running_requests", b"running_requests", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ms", b"at_unix_ms", "cache_read_tokens", b"cache_read_tokens", "completion_tokens", b"completion_tokens", "embedding_hits", b"embedding_hits", "embedding_misses", b"embedding_misses", "finished_requests", b"finished_requests", "kv_transfer_bytes", b"kv_transfer_bytes", "missing", b"missing", "others", b"others", "promised_tokens", b"promised_tokens", "prompt_tokens", b"prompt_tokens", "queue", b"queue", "retries", b"retries", "router", b"router", "running_requests", b"running_requests", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WatchClusterResponse: _TypeAlias = WatchClusterResponse  # noqa: Y015
+
+@_typing.final
+class RouterInfo(_message.Message):
+    """RouterInfo is what a router is; the counterpart of WorkerInfo."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VERSION_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    CONFIG_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    PREPROCESSING_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """Version of Triptych."""
+    model: _builtins.str
+    """Name of the model it serves."""
+    config_fingerprint: _builtins.str
+    """Fingerprint of its checkpoint's config."""
+    preprocessing_fingerprint: _builtins.str
+    """Fingerprint of its image processor's settings."""
+    def __init__(
+        self,
+        *,
+        version: _builtins.str = ...,
+        model: _builtins.str = ...,
+        config_fingerprint: _builtins.str = ...,
+        preprocessing_fingerprint: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_fingerprint", b"config_fingerprint", "model", b"model", "preprocessing_fingerprint", b"preprocessing_fingerprint", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RouterInfo: _TypeAlias = RouterInfo  # noqa: Y015
 
 @_typing.final
 class WorkerStatus(_message.Message):

@@ -25,35 +25,35 @@ _sym_db = _symbol_database.Default()
 from triptych.v1 import types_pb2 as triptych_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18triptych/v1/worker.proto\x12\x0btriptych.v1\x1a\x17triptych/v1/types.proto\"\x81\x03\n\nWorkerInfo\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12%\n\x04role\x18\x02 \x01(\x0e\x32\x17.triptych.v1.WorkerRole\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12%\n\x06layout\x18\t \x01(\x0b\x32\x15.triptych.v1.KvLayout\x12\x12\n\nnum_blocks\x18\n \x01(\r\x12!\n\x19preprocessing_fingerprint\x18\x0b \x01(\t\x12\x15\n\rmax_sequences\x18\x0c \x01(\r\x12\x10\n\x08\x64\x65graded\x18\r \x03(\t\x12*\n\x08replicas\x18\x0e \x03(\x0b\x32\x18.triptych.v1.ReplicaInfo\x12\x17\n\x0fmetrics_address\x18\x0f \x01(\t\"\xa3\x01\n\x0bReplicaInfo\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x15\n\rweights_bytes\x18\x03 \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\x12\x19\n\x11peak_memory_bytes\x18\x05 \x01(\x04\x12\x16\n\x0epending_tokens\x18\x06 \x01(\x04\x12\x10\n\x08\x64\x65graded\x18\x07 \x03(\t\"\x10\n\x0eGetInfoRequest\"8\n\x0fGetInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.triptych.v1.WorkerInfo\"\x10\n\x0eGetLoadRequest\"\xe7\x01\n\x0fGetLoadResponse\x12\x18\n\x10waiting_requests\x18\x01 \x01(\r\x12\x18\n\x10running_requests\x18\x02 \x01(\r\x12\x16\n\x0epending_tokens\x18\x03 \x01(\x04\x12\x15\n\rblocks_in_use\x18\x04 \x01(\r\x12\x13\n\x0b\x62locks_free\x18\x05 \x01(\r\x12\x15\n\rblocks_cached\x18\x06 \x01(\r\x12\x13\n\x0bpreemptions\x18\x07 \x01(\x04\x12\x17\n\x0fkv_pushed_bytes\x18\x08 \x01(\x04\x12\x17\n\x0fkv_pulled_bytes\x18\t \x01(\x04\"\x0e\n\x0c\x44rainRequest\"\x0f\n\rDrainResponse\"\x13\n\x11WatchCacheRequest\"\xac\x01\n\x12WatchCacheResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x03 \x03(\x0c\x12\x0f\n\x07removed\x18\x04 \x03(\x0c\x12*\n\x04load\x18\x05 \x01(\x0b\x32\x1c.triptych.v1.GetLoadResponse\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12\x14\n\x0cinstance_ids\x18\x07 \x03(\t*s\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_ENCODER\x10\x01\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x02\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x03\x32\xac\x02\n\rWorkerService\x12\x44\n\x07GetInfo\x12\x1b.triptych.v1.GetInfoRequest\x1a\x1c.triptych.v1.GetInfoResponse\x12\x44\n\x07GetLoad\x12\x1b.triptych.v1.GetLoadRequest\x1a\x1c.triptych.v1.GetLoadResponse\x12>\n\x05\x44rain\x12\x19.triptych.v1.DrainRequest\x1a\x1a.triptych.v1.DrainResponse\x12O\n\nWatchCache\x12\x1e.triptych.v1.WatchCacheRequest\x1a\x1f.triptych.v1.WatchCacheResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18triptych/v1/worker.proto\x12\x0btriptych.v1\x1a\x17triptych/v1/types.proto\"\xf6\x03\n\nWorkerInfo\x12\x13\n\x0binstance_id\x18\x01 \x01(\t\x12%\n\x04role\x18\x02 \x01(\x0e\x32\x17.triptych.v1.WorkerRole\x12\x0f\n\x07\x61\x64\x64ress\x18\x03 \x01(\t\x12\r\n\x05model\x18\x04 \x01(\t\x12\x19\n\x11model_fingerprint\x18\x05 \x01(\t\x12\r\n\x05\x64type\x18\x06 \x01(\t\x12\x0f\n\x07version\x18\x07 \x01(\t\x12\x10\n\x08\x64raining\x18\x08 \x01(\x08\x12%\n\x06layout\x18\t \x01(\x0b\x32\x15.triptych.v1.KvLayout\x12\x12\n\nnum_blocks\x18\n \x01(\r\x12!\n\x19preprocessing_fingerprint\x18\x0b \x01(\t\x12\x15\n\rmax_sequences\x18\x0c \x01(\r\x12\x10\n\x08\x64\x65graded\x18\r \x03(\t\x12*\n\x08replicas\x18\x0e \x03(\x0b\x32\x18.triptych.v1.ReplicaInfo\x12\x17\n\x0fmetrics_address\x18\x0f \x01(\t\x12\x1a\n\x12\x63onfig_fingerprint\x18\x10 \x01(\t\x12\x1e\n\x16\x65mbedding_budget_bytes\x18\x11 \x01(\x04\x12\x1b\n\x13shared_memory_bytes\x18\x12 \x01(\x04\x12\x1a\n\x12object_store_bytes\x18\x13 \x01(\x04\"\xa3\x01\n\x0bReplicaInfo\x12\x12\n\nreplica_id\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x02 \x01(\t\x12\x15\n\rweights_bytes\x18\x03 \x01(\x04\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\x12\x19\n\x11peak_memory_bytes\x18\x05 \x01(\x04\x12\x16\n\x0epending_tokens\x18\x06 \x01(\x04\x12\x10\n\x08\x64\x65graded\x18\x07 \x03(\t\"\x10\n\x0eGetInfoRequest\"8\n\x0fGetInfoResponse\x12%\n\x04info\x18\x01 \x01(\x0b\x32\x17.triptych.v1.WorkerInfo\"\x10\n\x0eGetLoadRequest\"\xfb\x01\n\x0fGetLoadResponse\x12\x18\n\x10waiting_requests\x18\x01 \x01(\r\x12\x18\n\x10running_requests\x18\x02 \x01(\r\x12\x16\n\x0epending_tokens\x18\x03 \x01(\x04\x12\x15\n\rblocks_in_use\x18\x04 \x01(\r\x12\x13\n\x0b\x62locks_free\x18\x05 \x01(\r\x12\x15\n\rblocks_cached\x18\x06 \x01(\r\x12\x13\n\x0bpreemptions\x18\x07 \x01(\x04\x12\x17\n\x0fkv_pushed_bytes\x18\x08 \x01(\x04\x12\x17\n\x0fkv_pulled_bytes\x18\t \x01(\x04\x12\x12\n\nat_unix_ms\x18\n \x01(\x04\"\x0e\n\x0c\x44rainRequest\"\x0f\n\rDrainResponse\"\x13\n\x11WatchCacheRequest\"\xac\x01\n\x12WatchCacheResponse\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x10\n\x08snapshot\x18\x02 \x01(\x08\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x03 \x03(\x0c\x12\x0f\n\x07removed\x18\x04 \x03(\x0c\x12*\n\x04load\x18\x05 \x01(\x0b\x32\x1c.triptych.v1.GetLoadResponse\x12\x10\n\x08\x64raining\x18\x06 \x01(\x08\x12\x14\n\x0cinstance_ids\x18\x07 \x03(\t*s\n\nWorkerRole\x12\x1b\n\x17WORKER_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13WORKER_ROLE_ENCODER\x10\x01\x12\x17\n\x13WORKER_ROLE_PREFILL\x10\x02\x12\x16\n\x12WORKER_ROLE_DECODE\x10\x03\x32\xac\x02\n\rWorkerService\x12\x44\n\x07GetInfo\x12\x1b.triptych.v1.GetInfoRequest\x1a\x1c.triptych.v1.GetInfoResponse\x12\x44\n\x07GetLoad\x12\x1b.triptych.v1.GetLoadRequest\x1a\x1c.triptych.v1.GetLoadResponse\x12>\n\x05\x44rain\x12\x19.triptych.v1.DrainRequest\x1a\x1a.triptych.v1.DrainResponse\x12O\n\nWatchCache\x12\x1e.triptych.v1.WatchCacheRequest\x1a\x1f.triptych.v1.WatchCacheResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'triptych.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERROLE']._serialized_start=1177
-  _globals['_WORKERROLE']._serialized_end=1292
+  _globals['_WORKERROLE']._serialized_start=1314
+  _globals['_WORKERROLE']._serialized_end=1429
   _globals['_WORKERINFO']._serialized_start=67
-  _globals['_WORKERINFO']._serialized_end=452
-  _globals['_REPLICAINFO']._serialized_start=455
-  _globals['_REPLICAINFO']._serialized_end=618
-  _globals['_GETINFOREQUEST']._serialized_start=620
-  _globals['_GETINFOREQUEST']._serialized_end=636
-  _globals['_GETINFORESPONSE']._serialized_start=638
-  _globals['_GETINFORESPONSE']._serialized_end=694
-  _globals['_GETLOADREQUEST']._serialized_start=696
-  _globals['_GETLOADREQUEST']._serialized_end=712
-  _globals['_GETLOADRESPONSE']._serialized_start=715
-  _globals['_GETLOADRESPONSE']._serialized_end=946
-  _globals['_DRAINREQUEST']._serialized_start=948
-  _globals['_DRAINREQUEST']._serialized_end=962
-  _globals['_DRAINRESPONSE']._serialized_start=964
-  _globals['_DRAINRESPONSE']._serialized_end=979
-  _globals['_WATCHCACHEREQUEST']._serialized_start=981
-  _globals['_WATCHCACHEREQUEST']._serialized_end=1000
-  _globals['_WATCHCACHERESPONSE']._serialized_start=1003
-  _globals['_WATCHCACHERESPONSE']._serialized_end=1175
-  _globals['_WORKERSERVICE']._serialized_start=1295
-  _globals['_WORKERSERVICE']._serialized_end=1595
+  _globals['_WORKERINFO']._serialized_end=569
+  _globals['_REPLICAINFO']._serialized_start=572
+  _globals['_REPLICAINFO']._serialized_end=735
+  _globals['_GETINFOREQUEST']._serialized_start=737
+  _globals['_GETINFOREQUEST']._serialized_end=753
+  _globals['_GETINFORESPONSE']._serialized_start=755
+  _globals['_GETINFORESPONSE']._serialized_end=811
+  _globals['_GETLOADREQUEST']._serialized_start=813
+  _globals['_GETLOADREQUEST']._serialized_end=829
+  _globals['_GETLOADRESPONSE']._serialized_start=832
+  _globals['_GETLOADRESPONSE']._serialized_end=1083
+  _globals['_DRAINREQUEST']._serialized_start=1085
+  _globals['_DRAINREQUEST']._serialized_end=1099
+  _globals['_DRAINRESPONSE']._serialized_start=1101
+  _globals['_DRAINRESPONSE']._serialized_end=1116
+  _globals['_WATCHCACHEREQUEST']._serialized_start=1118
+  _globals['_WATCHCACHEREQUEST']._serialized_end=1137
+  _globals['_WATCHCACHERESPONSE']._serialized_start=1140
+  _globals['_WATCHCACHERESPONSE']._serialized_end=1312
+  _globals['_WORKERSERVICE']._serialized_start=1432
+  _globals['_WORKERSERVICE']._serialized_end=1732
 # @@protoc_insertion_point(module_scope)

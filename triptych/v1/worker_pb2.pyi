@@ -69,6 +69,10 @@ class WorkerInfo(_message.Message):
     DEGRADED_FIELD_NUMBER: _builtins.int
     REPLICAS_FIELD_NUMBER: _builtins.int
     METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
+    CONFIG_FINGERPRINT_FIELD_NUMBER: _builtins.int
+    EMBEDDING_BUDGET_BYTES_FIELD_NUMBER: _builtins.int
+    SHARED_MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    OBJECT_STORE_BYTES_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     """Random for every start of a process."""
     role: Global___WorkerRole.ValueType
@@ -93,6 +97,14 @@ class WorkerInfo(_message.Message):
     """Sequences it decodes together at most (decode); 0: unknown."""
     metrics_address: _builtins.str
     """Where `/metrics` is served over HTTP, host:port; empty when it is not."""
+    config_fingerprint: _builtins.str
+    """Fingerprint of the checkpoint's config; equal in all processes of one deployment."""
+    embedding_budget_bytes: _builtins.int
+    """Bytes of all embeddings in the store at most (encoder)."""
+    shared_memory_bytes: _builtins.int
+    """Size of the shared memory of its host or container (encoder); 0: there is none."""
+    object_store_bytes: _builtins.int
+    """What Ray's object store takes of it (encoder); 0: Ray was started elsewhere, or there is none."""
     @_builtins.property
     def layout(self) -> _types_pb2.KvLayout:
         """KV layout (prefill and decode)."""
@@ -123,10 +135,14 @@ class WorkerInfo(_message.Message):
         degraded: _abc.Iterable[_builtins.str] | None = ...,
         replicas: _abc.Iterable[Global___ReplicaInfo] | None = ...,
         metrics_address: _builtins.str = ...,
+        config_fingerprint: _builtins.str = ...,
+        embedding_budget_bytes: _builtins.int = ...,
+        shared_memory_bytes: _builtins.int = ...,
+        object_store_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["layout", b"layout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "degraded", b"degraded", "draining", b"draining", "dtype", b"dtype", "instance_id", b"instance_id", "layout", b"layout", "max_sequences", b"max_sequences", "metrics_address", b"metrics_address", "model", b"model", "model_fingerprint", b"model_fingerprint", "num_blocks", b"num_blocks", "preprocessing_fingerprint", b"preprocessing_fingerprint", "replicas", b"replicas", "role", b"role", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "config_fingerprint", b"config_fingerprint", "degraded", b"degraded", "draining", b"draining", "dtype", b"dtype", "embedding_budget_bytes", b"embedding_budget_bytes", "instance_id", b"instance_id", "layout", b"layout", "max_sequences", b"max_sequences", "metrics_address", b"metrics_address", "model", b"model", "model_fingerprint", b"model_fingerprint", "num_blocks", b"num_blocks", "object_store_bytes", b"object_store_bytes", "preprocessing_fingerprint", b"preprocessing_fingerprint", "replicas", b"replicas", "role", b"role", "shared_memory_bytes", b"shared_memory_bytes", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -253,6 +269,7 @@ class GetLoadResponse(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     KV_PUSHED_BYTES_FIELD_NUMBER: _builtins.int
     KV_PULLED_BYTES_FIELD_NUMBER: _builtins.int
+    AT_UNIX_MS_FIELD_NUMBER: _builtins.int
     waiting_requests: _builtins.int
     """Requests waiting."""
     running_requests: _builtins.int
@@ -271,6 +288,8 @@ class GetLoadResponse(_message.Message):
     """Bytes of KV given to decode workers since the start (prefill)."""
     kv_pulled_bytes: _builtins.int
     """Bytes of KV taken from other workers' caches since the start (prefill)."""
+    at_unix_ms: _builtins.int
+    """When this was said, by the worker's clock, in milliseconds since 1970 (UTC)."""
     def __init__(
         self,
         *,
@@ -283,10 +302,11 @@ class GetLoadResponse(_message.Message):
         preemptions: _builtins.int = ...,
         kv_pushed_bytes: _builtins.int = ...,
         kv_pulled_bytes: _builtins.int = ...,
+        at_unix_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_in_use", b"blocks_in_use", "kv_pulled_bytes", b"kv_pulled_bytes", "kv_pushed_bytes", b"kv_pushed_bytes", "pending_tokens", b"pending_tokens", "preemptions", b"preemptions", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_unix_ms", b"at_unix_ms", "blocks_cached", b"blocks_cached", "blocks_free", b"blocks_free", "blocks_in_use", b"blocks_in_use", "kv_pulled_bytes", b"kv_pulled_bytes", "kv_pushed_bytes", b"kv_pushed_bytes", "pending_tokens", b"pending_tokens", "preemptions", b"preemptions", "running_requests", b"running_requests", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
