@@ -1,4 +1,4 @@
-# One image a role, from one file: `docker build --target router|encoder|worker .`
+# One image a role, from one file: `docker build --target router|encoder|worker .`; `--target sbom` lists what is in them.
 #
 # CPU by default. CUDA: `--build-arg TORCH_INDEX=` takes the build with CUDA that the package index serves, and the driver
 # comes from the node's container runtime.
@@ -18,9 +18,10 @@ COPY --from=needs /src ./
 RUN python -m venv --without-pip /opt/triptych
 
 # No container can keep what it compiles at its start, because the root is read-only: compiled code belongs to the images.
-# The smallest of them, the router's, has only that of the modules that it loads.
+# The smallest of them, the router's, has only that of the modules that it loads, and no downloader (hf-xet): it is offline.
 FROM build AS needs-router
 RUN python -m pip --python /opt/triptych/bin/python install --no-compile -c requirements.lock '.[router]' \
+    && python -m pip --python /opt/triptych/bin/python uninstall --yes hf-xet \
     && find /opt/triptych -type d -name tests -prune -exec rm -rf {} +
 
 # Where a build of torch without CUDA is found; empty: only the package index.
@@ -47,7 +48,7 @@ ENV PATH=/opt/triptych/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 PY
 WORKDIR /tmp
 EXPOSE 50051
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=10s --start-period=120s --retries=3 CMD ["triptych", "probe", "127.0.0.1:50051"]
+HEALTHCHECK --interval=10s --timeout=10s --start-period=300s --retries=3 CMD ["triptych", "probe", "127.0.0.1:50051"]
 
 # The project itself is a layer of its own on top of what it needs.
 FROM base AS router
@@ -61,6 +62,8 @@ CMD ["python", "-P", "-m", "services.router"]
 
 FROM base AS encoder
 COPY --from=needs-encoder /opt/triptych /opt/triptych
+# A KubeRay operator starts Ray in a login shell, which makes its own PATH.
+RUN echo "PATH=/opt/triptych/bin:\$PATH" >/etc/profile.d/triptych.sh
 COPY --from=code /wheel /wheel
 RUN pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --force-reinstall /wheel/*.whl
 USER 10001:10001
@@ -74,3 +77,17 @@ RUN pip --python /opt/triptych/bin/python install --no-cache-dir --no-deps --for
 USER 10001:10001
 EXPOSE 9090
 CMD ["python", "-P", "-m", "services.decode"]
+
+# What is in each image, as CycloneDX: `docker build --target sbom --output sbom .`
+FROM build AS lister
+RUN python -m pip --python /opt/triptych/bin/python install --no-compile -c requirements.lock cyclonedx-bom
+RUN --mount=type=bind,from=router,source=/opt/triptych,target=/image/router \
+    --mount=type=bind,from=encoder,source=/opt/triptych,target=/image/encoder \
+    --mount=type=bind,from=worker,source=/opt/triptych,target=/image/worker \
+    mkdir /sbom && for image in router encoder worker; do \
+        /opt/triptych/bin/cyclonedx-py environment --of JSON --output-reproducible --no-validate \
+            -o "/sbom/$image.cdx.json" "/image/$image/bin/python" || exit 1; \
+    done
+
+FROM scratch AS sbom
+COPY --from=lister /sbom /

@@ -10,7 +10,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 CODE := triptych common services models tests helm $(patsubst %/,%,$(dir $(wildcard benchmarks/__init__.py)))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo up test test-deploy lint format proto bench clean
+.PHONY: help setup demo up test test-deploy sbom lint format proto bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-11s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ test: setup ## All tests; ARGS="-k name" chooses
 test-deploy: setup ## Build the images, start the compose file, disturb it; root on Debian, skipped where no engine starts
 	python -m pytest -m deploy --log-cli-level=INFO --durations=8 tests/deploy $(ARGS)
 
+sbom: ## What is in each image, as CycloneDX files in sbom/; ARGS="--build-arg TORCH_INDEX=" as for the images
+	DOCKER_BUILDKIT=1 docker build --target sbom --output sbom $(ARGS) .
+
 lint: setup ## Style, types, import rules, contract
 	ruff check $(CODE)
 	ruff format --check $(CODE)
@@ -53,4 +56,4 @@ bench: setup ## Measurements; ARGS chooses
 	python -m benchmarks $(ARGS)
 
 clean: ## Remove the environment and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info build dist sbom

@@ -31,7 +31,7 @@ SETTINGS: dict[str, type[ServiceSettings]] = {
 # What the templates set themselves.
 MANAGED = {
     *("model", "model_name", "redis_url", "host", "port", "advertise", "log_level", "log_format", "metrics_port"),
-    *("http_port", "keys_file", "otlp_endpoint", "trace_ratio", "ray_address", "ray_directory"),
+    *("http_port", "keys_file", "otlp_endpoint", "trace_ratio", "ray_address", "ray_directory", "drain_grace_s"),
     *("tls_cert", "tls_key", "tls_ca", "tls_client_ca"),
 }
 CHOICES = {
@@ -44,8 +44,8 @@ CHOICES = {
 }
 # Kubernetes' own objects, which the API server checks.
 OPEN = re.compile(
-    r"(labels|annotations|podAnnotations|nodeSelector|affinity|resources|headResources|tolerations|env|command"
-    r"|extraVolumes|extraVolumeMounts|parentRefs|hostnames|routerFrom|egress|pullSecrets)$"
+    r"(labels|annotations|podAnnotations|nodeSelector|affinity|resources|headResources|frontResources|tolerations|env"
+    r"|command|extraVolumes|extraVolumeMounts|parentRefs|hostnames|routerFrom|operatorFrom|egress|pullSecrets)$"
 )
 HEAD = """# triptych
 
@@ -55,7 +55,20 @@ size them and what to watch is in the [operations guide](../../docs/operations.m
     helm install vlm helm/triptych --values my-values.yaml
 
 Profiles to begin with are in [`ci/`](ci): `cpu` (the least that answers), `gpu` (encode, prefill and decode on GPUs of
-their own), `e-pd` (prefill and decode in one worker), `ha` (nothing that runs once, mutual TLS).
+their own), `e-pd` (prefill and decode in one worker), `ha` (nothing that runs once, mutual TLS), `kuberay` (the encoder
+as a RayService).
+
+## Who runs Ray
+| values | Ray | replicas of the tower | what a lost head costs |
+|---|---|---|---|
+| `encoder.replicas` | in each pod, of its own | in the same pod | that pod's encoder, until it is up again |
+| `encoder.workers` | a head beside the front | one in each worker pod | all encoding, until towers have joined again |
+| `encoder.kuberay.enabled` | a KubeRay operator's | one in each pod of the group `towers` | nothing, they go on |
+
+KubeRay 1.5.1 or newer must be installed. Its `RayService` deploys `services.encoder.hosted:application`: the front is a
+deployment, too, and Ray starts it again where it dies. What Ray knows of them is in Redis
+(`encoder.kuberay.faultTolerance`), in entries without an expiry: leave `redis.policy` one of the `volatile` kind. When
+Redis itself loses them, the next head begins anew, and the operator deploys again.
 
 ## Values
 """

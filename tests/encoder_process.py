@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,6 @@ from pathlib import Path
 import grpc
 import psutil
 
-from tests.valkey import free_port
 from triptych.status import rpc_errors
 from triptych.v1 import encoder_pb2, encoder_pb2_grpc, worker_pb2, worker_pb2_grpc
 
@@ -23,16 +23,22 @@ START_S = 120
 class Encoder:
     """`python -m services.encoder` with everything it writes in one directory."""
 
-    def __init__(self, model: Path, redis_url: str, directory: Path, *more: str) -> None:
-        self.port = free_port()
+    def __init__(self, model: Path, redis_url: str, directory: Path, *more: str, **environment: str) -> None:
         self.log = directory / "log"
         self.temporary = directory / "tmp"
         self.temporary.mkdir(parents=True)
-        environment = os.environ | {"TMPDIR": str(self.temporary), "HOME": str(directory)}
-        flags = ["--model", str(model), "--redis-url", redis_url, "--port", str(self.port), *more]
+        environment = {**os.environ, "TMPDIR": str(self.temporary), "HOME": str(directory), **environment}
+        flags = ["--model", str(model), "--redis-url", redis_url, "--port", "0", *more]
         command = [sys.executable, "-m", "services.encoder", *flags]
         with self.log.open("wb") as log:
             self.process = psutil.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, once it is ready."""
+        found = re.search(r"encoding on (\S+:\d+),", self.text())
+        assert found is not None, self.text()
+        return found[1]
 
     def text(self) -> str:
         return self.log.read_text()
@@ -66,10 +72,13 @@ def _command(process: psutil.Process) -> str:
         return ""
 
 
-async def encode(channel: grpc.aio.Channel, *images: encoder_pb2.EncodeImage) -> list[encoder_pb2.EncodeResponse]:
-    stub = encoder_pb2_grpc.EncoderServiceStub(channel)
+async def encode(
+    channel: grpc.aio.Channel, *images: encoder_pb2.EncodeImage, **metadata: str
+) -> list[encoder_pb2.EncodeResponse]:
+    stub, request = encoder_pb2_grpc.EncoderServiceStub(channel), encoder_pb2.EncodeRequest(images=images)
+    call = stub.Encode(request, timeout=START_S, metadata=tuple(metadata.items()))
     with rpc_errors("encoder"):
-        return [response async for response in stub.Encode(encoder_pb2.EncodeRequest(images=images), timeout=START_S)]
+        return [response async for response in call]
 
 
 async def load(channel: grpc.aio.Channel) -> worker_pb2.GetLoadResponse:

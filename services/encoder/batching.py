@@ -9,17 +9,19 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from common.tracing import Interval
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 @dataclass(eq=False)
 class Entry(Generic[Item, Result]):
-    """One waiting item; `future` gets its result and the nanoseconds that its batch took."""
+    """One waiting item; `future` gets its result and when its batch was computed."""
 
     item: Item
     tokens: int
-    future: asyncio.Future[tuple[Result, int]]
+    future: asyncio.Future[tuple[Result, Interval]]
 
 
 class BatchQueue(Generic[Item, Result]):
@@ -62,8 +64,8 @@ class Batcher(Generic[Item, Result]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tower")
         self._runner: asyncio.Task[None] | None = None
 
-    async def submit(self, item: Item, tokens: int) -> tuple[Result, int]:
-        """The item's result and the nanoseconds its batch took. Cancelling removes it while it waits."""
+    async def submit(self, item: Item, tokens: int) -> tuple[Result, Interval]:
+        """The item's result and when its batch was computed. Cancelling removes it while it waits."""
         entry: Entry[Item, Result] = Entry(item, tokens, asyncio.get_running_loop().create_future())
         self._queue.add(entry)
         if self._runner is None or self._runner.done():
@@ -79,13 +81,14 @@ class Batcher(Generic[Item, Result]):
 
     async def _try(self, batch: list[Entry[Item, Result]]) -> None:
         try:
-            results, elapsed_ns = await self._timed([entry.item for entry in batch])
+            results, when = await self._timed([entry.item for entry in batch])
+            pairs = list(zip(batch, results, strict=True))
         except Exception as error:  # noqa: BLE001 whatever it is, the waiting must hear of it
             await self._apart(batch, error)
             return
-        for entry, result in zip(batch, results, strict=True):
+        for entry, result in pairs:
             if not entry.future.done():
-                entry.future.set_result((result, elapsed_ns))
+                entry.future.set_result((result, when))
 
     async def _apart(self, batch: list[Entry[Item, Result]], error: Exception) -> None:
         # One item may have spoilt the batch, by its content or by the memory it wants: its mates must not suffer.
@@ -95,9 +98,9 @@ class Batcher(Generic[Item, Result]):
         elif not batch[0].future.done():
             batch[0].future.set_exception(error)
 
-    async def _timed(self, items: list[Item]) -> tuple[Sequence[Result], int]:
-        def run() -> tuple[Sequence[Result], int]:
+    async def _timed(self, items: list[Item]) -> tuple[Sequence[Result], Interval]:
+        def run() -> tuple[Sequence[Result], Interval]:
             begin = time.monotonic_ns()
-            return self._compute(items), time.monotonic_ns() - begin
+            return self._compute(items), Interval(begin, time.monotonic_ns())
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, run)

@@ -15,12 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from psutil import Process
 from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from services.encoder.deployment import EncoderDeployment, deployment_options
 from services.encoder.settings import EncoderSettings
 from services.encoder.shared_memory import check_shared_memory
+from services.encoder.starting import Offspring, end, repeat_if_late
 from triptych.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -33,6 +37,8 @@ class RayCluster:
     def __init__(self, settings: EncoderSettings, name: str) -> None:
         self._settings, self._name = settings, name
         self._temporary: Path | None = None
+        self._offspring = Offspring()
+        self._deployed = False
 
     def connect(self) -> None:
         """Start an own cluster or join one. ConfigError when that fails."""
@@ -40,7 +46,7 @@ class RayCluster:
             check_shared_memory(int(self._settings.object_store))
         with _start_errors():
             if self._settings.ray_address is None:
-                self._start_own()
+                repeat_if_late(self._start_own, lambda: self._clear(self._offspring.living()))
             else:
                 logs = self._settings.replica_logs
                 ray.init(address=self._settings.ray_address, log_to_driver=logs, logging_level=logging.ERROR)
@@ -54,14 +60,23 @@ class RayCluster:
             serve.start(proxy_location="Disabled", logging_config=SERVE_LOGGING)
             build = serve.deployment(**deployment_options(self._settings))
             application = build(EncoderDeployment).bind(self._settings.for_replica(front))
+            self._deployed = True
             return serve.run(application, name=self._name, route_prefix=None, logging_config=SERVE_LOGGING)
 
     def stop(self) -> None:
         """Take the application down, and the cluster with it if it is ours. Harmless when nothing runs."""
-        if ray.is_initialized():
-            if self._settings.ray_address is not None:
+        started = self._offspring.living()
+        if self._deployed:
+            # Also before an own cluster goes: replicas that are killed with it would lose their last spans.
+            with contextlib.suppress(RayError, RayServeException):
                 serve.delete(self._name)
+        if ray.is_initialized():
             ray.shutdown()
+        self._clear(started)
+
+    def _clear(self, started: set[Process]) -> None:
+        # Ray's agents outlive what started them, and would write into the folder again.
+        end(started)
         if self._temporary is not None:
             shutil.rmtree(self._temporary, ignore_errors=True)
 

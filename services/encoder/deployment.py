@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from common.rpc.channels import Channels
 from common.store.client import connect
-from services.encoder.heartbeat import Heartbeat
+from common.tracing import adopt, start_tracing
+from common.tracing.context import Metadata
+from services.encoder.heartbeat import Heartbeat, Tell, by_grpc
 from services.encoder.scaling import PENDING_TOKENS, TokenPolicy
 from services.encoder.settings import EncoderSettings, ReplicaSettings
 from services.encoder.work import Description, Done, Failure, Task
@@ -23,9 +25,10 @@ Value = TypeVar("Value")
 
 
 class EncoderDeployment:
-    """What Ray runs in each replica: `Replica` with errors as values."""
+    """What Ray runs in each replica: `Replica`, errors as values. It reports by `tell`; else to `settings.front`."""
 
-    def __init__(self, settings: ReplicaSettings) -> None:
+    def __init__(self, settings: ReplicaSettings, tell: Tell | None = None) -> None:
+        self._end_tracing = start_tracing("encoder-replica", settings.otlp_endpoint, settings.trace_ratio)
         self._failure: Failure | None = None
         self._replica: Replica
         try:
@@ -33,7 +36,8 @@ class EncoderDeployment:
             from services.encoder.replica import Replica  # noqa: PLC0415
 
             self._replica = Replica(settings, connect(settings.redis_url))
-            self._heartbeat = Heartbeat(settings.front, self._replica.record.report, Channels(settings.tls))
+            tell = tell or by_grpc(settings.front, Channels(settings.tls))
+            self._heartbeat = Heartbeat(tell, self._replica.record.report)
         except TriptychError as error:
             # Raised, it would be retried and buried in a stack trace; `describe` hands it to the front.
             self._failure = Failure.of(error)
@@ -51,9 +55,14 @@ class EncoderDeployment:
         """What is loaded, or why nothing is."""
         return self._failure or self._replica.describe()
 
-    async def ensure(self, task: Task) -> Done | Failure:
-        """`Replica.ensure`."""
+    async def ensure(self, task: Task, caller: Metadata) -> Done | Failure:
+        """`Replica.ensure`, in the trace that `caller` names."""
+        adopt(caller)
         return await as_value(lambda: self._replica.ensure(task))
+
+    def __del__(self) -> None:
+        """Ray calls it when the replica is taken down."""
+        self._end_tracing()
 
 
 async def as_value(call: Callable[[], Awaitable[Value]]) -> Value | Failure:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from ray.exceptions import RayActorError, RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from services.encoder.cluster import RayCluster, restore_signals
-from services.encoder.settings import EncoderSettings
+from common.tracing import outgoing
 from services.encoder.work import Description, Done, Failure, Task
 from triptych.errors import UnavailableError
 
@@ -22,21 +20,26 @@ Value = TypeVar("Value")
 ATTEMPTS = 3
 
 
-class Fleet:
-    """Starts and stops the Ray application and calls its replicas; Ray spreads the calls over them."""
+class Replicas(Protocol):
+    """Where the replicas come from."""
 
-    def __init__(self, settings: EncoderSettings) -> None:
-        self._cluster = RayCluster(settings, f"encoder-{settings.served_name}")
-        # One thread for everything of Ray that blocks, so that stopping waits for starting.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="ray")
+    async def start(self, front: str) -> DeploymentHandle[Any]:
+        """Their handle. Replicas report to `front`, host:port. ConfigError when they do not start."""
+
+    async def stop(self) -> None:
+        """Also after a start that failed or was cancelled."""
+
+
+class Fleet:
+    """Calls the replicas; Ray spreads the calls over them."""
+
+    def __init__(self, replicas: Replicas) -> None:
+        self._replicas = replicas
         self._handle: DeploymentHandle[Any] | None = None
 
     async def start(self, front: str) -> Description:
         """Start replicas that report to `front`; returns what they have loaded. ConfigError when they cannot."""
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._thread, self._cluster.connect)
-        restore_signals()
-        handle = await loop.run_in_executor(self._thread, self._cluster.deploy, front)
+        handle = await self._replicas.start(front)
         description: Description = _unwrap(await handle.describe.remote())
         self._handle = handle
         return description
@@ -44,8 +47,7 @@ class Fleet:
     async def stop(self) -> None:
         """Stop; also after a start that failed or was cancelled."""
         self._handle = None
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._cluster.stop)
-        self._thread.shutdown()
+        await self._replicas.stop()
 
     async def ensure(self, task: Task) -> Done:
         """Return once the picture's embedding is in the store; raises what the replica raised."""
@@ -62,7 +64,7 @@ class Fleet:
     async def _call(self, task: Task) -> Done | Failure:
         if self._handle is None:
             raise UnavailableError("the encoder is starting or stopping", retry_after_s=1.0)
-        response = self._handle.ensure.remote(task)
+        response = self._handle.ensure.remote(task, outgoing())
         try:
             return cast("Done | Failure", await response)
         except asyncio.CancelledError:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-
-import grpc
+from collections.abc import Awaitable, Callable
 
 from common.rpc.channels import Channels
 from services.encoder.book import REPORT_EVERY_S
+from triptych.errors import TriptychError
+from triptych.status import rpc_errors
 from triptych.v1.encoder_pb2 import ReportReplicaRequest
 from triptych.v1.encoder_pb2_grpc import EncoderServiceStub
 
 log = logging.getLogger(__name__)
+# Carries a report to the front; a TriptychError when it does not arrive.
+Tell = Callable[[ReportReplicaRequest], Awaitable[object]]
 
 
 class Heartbeat:
-    """Reports to `address` as long as the process lives, whether or not anybody listens."""
+    """Reports as long as the process lives, whether or not anybody listens."""
 
-    def __init__(self, address: str, report: Callable[[], ReportReplicaRequest], channels: Channels) -> None:
-        self._address, self._report, self._channels = address, report, channels
+    def __init__(self, tell: Tell, report: Callable[[], ReportReplicaRequest]) -> None:
+        self._tell, self._report = tell, report
         self._task: asyncio.Task[None] | None = None
         self._heard = True
 
@@ -29,25 +31,27 @@ class Heartbeat:
         if self._task is None:
             self._task = asyncio.create_task(self._repeat(), name="replica-report")
 
-    async def close(self) -> None:
-        """Stop."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
-        await self._channels.close()
-
     async def _repeat(self) -> None:
         while True:
             await self._say()
             await asyncio.sleep(REPORT_EVERY_S)
 
     async def _say(self) -> None:
-        stub = EncoderServiceStub(self._channels.get(self._address))
         try:
-            await stub.ReportReplica(self._report(), timeout=REPORT_EVERY_S)
-        except grpc.aio.AioRpcError as error:
+            await self._tell(self._report())
+        except TriptychError as error:
             if self._heard:
-                log.warning("the front does not hear this replica: %s", error.code().name)
+                log.warning("the front does not hear this replica: %s", error.message)
             self._heard = False
             return
         self._heard = True
+
+
+def by_grpc(address: str, channels: Channels) -> Tell:
+    """To a front at host:port."""
+
+    async def tell(report: ReportReplicaRequest) -> None:
+        with rpc_errors("the front"):
+            await EncoderServiceStub(channels.get(address)).ReportReplica(report, timeout=REPORT_EVERY_S)
+
+    return tell

@@ -18,24 +18,25 @@ class Leases:
 
     def __init__(self, store: EmbeddingStore, ttl_s: float) -> None:
         self._store, self._ttl_s = store, ttl_s
-        self._owners: dict[str, str] = {}
+        # By owner: when a reservation has expired unnoticed, two of this process can hold one key.
+        self._keys: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def held(self, key: str, owner: str) -> AsyncIterator[None]:
         """Keep the reservation of `key` inside the block and release it after, however the block ends."""
-        self._owners[key] = owner
+        self._keys[owner] = key
         if self._task is None:
             self._task = asyncio.create_task(self._renew_while_held())
         try:
             yield
         finally:
-            self._forget(key)
+            self._forget(owner)
             await self._release(key, owner)
 
-    def _forget(self, key: str) -> None:
-        self._owners.pop(key, None)
-        if self._task is not None and not self._owners:
+    def _forget(self, owner: str) -> None:
+        self._keys.pop(owner, None)
+        if self._task is not None and not self._keys:
             self._task.cancel()
             self._task = None
 
@@ -43,7 +44,7 @@ class Leases:
         while True:
             await asyncio.sleep(self._ttl_s / 3)
             try:
-                await self._store.renew(dict(self._owners), self._ttl_s)
+                await self._store.renew(dict(self._keys), self._ttl_s)
             except UnavailableError as error:
                 log.warning("reservations are not renewed: %s", error.message)
 

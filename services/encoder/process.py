@@ -21,9 +21,10 @@ from services.encoder.fleet import Fleet
 from services.encoder.load import Load
 from services.encoder.metrics import encoder_series
 from services.encoder.settings import EncoderSettings
+from services.encoder.shared_memory import shared_memory_bytes
 from services.encoder.work import Description
 from triptych.errors import CheckpointError
-from triptych.v1 import encoder_pb2_grpc, worker_pb2, worker_pb2_grpc
+from triptych.v1 import encoder_pb2, encoder_pb2_grpc, worker_pb2, worker_pb2_grpc
 
 log = logging.getLogger(__name__)
 
@@ -31,12 +32,12 @@ log = logging.getLogger(__name__)
 class EncoderProcess:
     """A `Service` of `common.rpc.lifecycle`."""
 
-    def __init__(self, settings: EncoderSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: EncoderSettings, fleet: Fleet) -> None:
+        self._settings, self._fleet = settings, fleet
         self._load = Load(settings.max_pending_tokens)
         self._instance_id = secrets.token_hex(16)
         self._address = ""
-        self._loaded = Description("", "", 0)
+        self._loaded = Description("", "", "", 0)
         self._book, self._metrics = ReplicaBook(), Metrics()
         self._metrics_address = ""
         self._stack = contextlib.AsyncExitStack()
@@ -48,11 +49,10 @@ class EncoderProcess:
             raise CheckpointError(f"the model directory {self._settings.model} has no config.json")
         redis = connect(self._settings.redis_url)
         self._stack.push_async_callback(redis.aclose)
-        fleet = Fleet(self._settings)
-        self._stack.push_async_callback(fleet.stop)
-        server = await self._serve(fleet)
+        self._stack.push_async_callback(self._fleet.stop)
+        server = await self._serve()
         await retry_until("Redis", lambda: reachable(redis))
-        self._loaded = await fleet.start(self._address)
+        self._loaded = await self._fleet.start(self._address)
         await server.set_ready(True)
         log.info("encoding on %s, %.1f MiB a replica", self._address, self._loaded.resident_bytes / 2**20)
         registration = Registration(redis, self._info)
@@ -64,11 +64,15 @@ class EncoderProcess:
         self._load.draining = True
         await self._stack.aclose()
 
-    async def _serve(self, fleet: Fleet) -> RpcServer:
+    def hear(self, report: encoder_pb2.ReportReplicaRequest) -> None:
+        """Take note of a replica that does not report by gRPC."""
+        self._book.take(report)
+
+    async def _serve(self) -> RpcServer:
         settings = self._settings
         server = RpcServer(settings.host, settings.port, [self._instance_id], settings.server_tls)
         desk = Desk(int(self._settings.held_budget), self._settings.held_s)
-        encoder = servicer.EncoderServicer(fleet.ensure, self._load, desk, self._book, self._metrics.stages)
+        encoder = servicer.EncoderServicer(self._fleet.ensure, self._load, desk, self._book, self._metrics.stages)
         server.add(encoder_pb2_grpc.add_EncoderServiceServicer_to_server, encoder, servicer.FULL_NAME)
         worker = WorkerServicer(self._info, self._load.response, self._drain, instances=[self._instance_id])
         server.add(worker_pb2_grpc.add_WorkerServiceServicer_to_server, worker, FULL_NAME)
@@ -96,4 +100,8 @@ class EncoderProcess:
             degraded=self._book.degraded(),
             replicas=self._book.replicas(),
             metrics_address=self._metrics_address,
+            config_fingerprint=self._loaded.config_fingerprint,
+            embedding_budget_bytes=int(self._settings.embedding_budget),
+            shared_memory_bytes=shared_memory_bytes(),
+            object_store_bytes=0 if self._settings.ray_address else int(self._settings.object_store),
         )

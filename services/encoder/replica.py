@@ -12,15 +12,17 @@ from pathlib import Path
 import torch
 from redis.asyncio import Redis
 
+from common.families.checkpoint import config_fingerprint
 from common.models.tower import Prepared, Tower
 from common.models.vision import Features
 from common.store.client import connect
-from common.store.counters import StoreCounters
 from common.store.embeddings import EmbeddingStore, Reservation
 from common.store.gate import Gate
 from common.store.images import ImageStore
 from common.store.memory import MemoryTier
 from common.store.packed import Packed
+from common.tracing import Interval, record, span
+from common.tracing.sparing import SparingLog
 from services.encoder.batching import Batcher
 from services.encoder.flights import Flights
 from services.encoder.leases import Leases
@@ -31,7 +33,7 @@ from services.encoder.work import Description, Done, Task
 from triptych.errors import InternalError, UnavailableError
 from triptych.v1 import encoder_pb2
 
-log = logging.getLogger(__name__)
+log = SparingLog(logging.getLogger(__name__))
 HIT = int(encoder_pb2.ENCODE_OUTCOME_HIT)
 COMPUTED = int(encoder_pb2.ENCODE_OUTCOME_COMPUTED)
 JOINED = int(encoder_pb2.ENCODE_OUTCOME_JOINED)
@@ -46,6 +48,7 @@ class Replica:
         torch.set_num_threads(settings.threads)
         dtype, device = getattr(torch, settings.dtype), torch.device(settings.device)
         self._tower = Tower.load(Path(settings.model), dtype=dtype, device=device)
+        self._config = config_fingerprint(Path(settings.model))
         redis = redis or connect(settings.redis_url)
         gate = Gate(redis)
         self._store = EmbeddingStore(redis, settings.embedding_ttl_s, settings.budget, gate=gate)
@@ -61,13 +64,9 @@ class Replica:
 
     def describe(self) -> Description:
         """What is loaded."""
-        preprocessing = self._tower.family.preprocessing_fingerprint
-        return Description(self._tower.fingerprint, preprocessing, self._tower.resident_bytes)
-
-    @property
-    def counters(self) -> StoreCounters:
-        """What the store's client has seen."""
-        return self._store.counters
+        tower = self._tower
+        preprocessing = tower.family.preprocessing_fingerprint
+        return Description(self._config, tower.fingerprint, preprocessing, tower.resident_bytes)
 
     async def ensure(self, task: Task) -> Done:
         """Return once the embedding is in the store, by whomever it was computed, or else with its value."""
@@ -118,11 +117,20 @@ class Replica:
         if known is not None:
             return known, 0
         with self.record.pending.of(task.tokens):
-            prepared = await self._pictures.prepare(task)
-            features, encode_ns = await self._batcher.submit(prepared, prepared.tokens)
+            features, when = await self._compute(task)
         value = self._store.pack(task.embedding_key, features, task.tokens)
         self._memory.put(task.embedding_key, value, len(value))
-        return value, encode_ns
+        return value, when.end_ns - when.begin_ns
+
+    async def _compute(self, task: Task) -> tuple[Features, Interval]:
+        with span("replica", replica_id=self._name, visual_tokens=task.tokens) as current:
+            with span("preprocess"):
+                prepared = await self._pictures.prepare(task)
+            submitted = time.monotonic_ns()
+            features, when = await self._batcher.submit(prepared, prepared.tokens)
+            record("batch wait", Interval(submitted, when.begin_ns), current)
+            record("forward", when, current)
+        return features, when
 
     def _encode(self, batch: Sequence[Prepared]) -> list[Features]:
         begin = time.monotonic_ns()

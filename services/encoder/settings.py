@@ -89,6 +89,8 @@ class EncoderSettings(MeteredSettings):
             reservation_ttl_s=self.reservation_ttl_s,
             front=front,
             tls=self.client_tls,
+            otlp_endpoint=self.otlp_endpoint,
+            trace_ratio=self.trace_ratio,
         )
 
 
@@ -110,3 +112,5 @@ class ReplicaSettings:
     reservation_ttl_s: float
     front: str
     tls: Tls | None
+    otlp_endpoint: str | None
+    trace_ratio: float

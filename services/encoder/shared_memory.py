@@ -11,6 +11,11 @@ SHARED = Path("/dev/shm")
 _MIB = 2**20
 
 
+def shared_memory_bytes(shared: Path = SHARED) -> int:
+    """Its size; 0 where there is none."""
+    return shutil.disk_usage(shared).total if shared.is_dir() else 0
+
+
 def check_shared_memory(wanted: int, shared: Path = SHARED) -> None:
     """ConfigError when `wanted` bytes are not free: Ray would go on with files on a disk, and be very slow."""
     if not shared.is_dir():

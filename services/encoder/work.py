@@ -43,6 +43,7 @@ class Done:
 class Description:
     """What a replica has loaded."""
 
+    config_fingerprint: str
     model_fingerprint: str
     preprocessing_fingerprint: str
     resident_bytes: int

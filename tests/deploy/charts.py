@@ -44,8 +44,18 @@ def as_text(chart: helm_python.Chart, values: Values | None = None) -> str:
 def pods(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
     """(name of its owner, pod template) of every workload."""
     for manifest in manifests:
-        if manifest["kind"] in ("Deployment", "StatefulSet"):
+        if manifest["kind"] == "Deployment":
             yield manifest["metadata"]["name"], manifest["spec"]["template"]
+        elif manifest["kind"] == "RayService":
+            yield from ray_pods(manifest)
+
+
+def ray_pods(service: Manifest) -> Iterator[tuple[str, Manifest]]:
+    """(name of its group, pod template) of a RayService's pods, the head's first."""
+    cluster = service["spec"]["rayClusterConfig"]
+    yield "head", cluster["headGroupSpec"]["template"]
+    for group in cluster["workerGroupSpecs"]:
+        yield group["groupName"], group["template"]
 
 
 def containers(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
@@ -58,7 +68,7 @@ def containers(manifests: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
 def leaves(values: Values, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Paths of all values that are not sections."""
     for key, value in values.items():
-        if isinstance(value, dict) and value and key not in ("resources", "headResources"):
+        if isinstance(value, dict) and value and not key.lower().endswith("resources"):
             yield from leaves(value, (*path, key))
         else:
             yield (*path, key)

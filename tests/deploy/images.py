@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import http.server
+import json
 import re
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from tests.deploy.engine import Engine
 
 ROOT = Path(__file__).parents[2]
 BASE, REDIS = "python:3.11-slim-bookworm", "redis:7.4-bookworm"
+PROMETHEUS = "prom/prometheus:v2.53.4"
 TARGETS = ("router", "worker", "encoder")
 AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 # Fixed, because it is written into a base that may be kept.
@@ -83,9 +85,19 @@ def build_base(engine: Engine) -> None:
 
 def build_redis(engine: Engine) -> None:
     """Debian's Redis, which has what the official image has in the places where compose looks for it."""
-    install = "apt-get -qq update && apt-get -qq install -y --no-install-recommends redis-server"
-    recipe = f"FROM {BASE}\nRUN {install} && rm -rf /var/lib/apt/lists\n"
-    engine.docker("build", "--network", "host", "-t", REDIS, "-", given=recipe)
+    _build_package(engine, REDIS, "redis-server")
+
+
+def build_prometheus(engine: Engine) -> None:
+    """Debian's Prometheus, started as the official image starts it."""
+    files = ["--config.file=/etc/prometheus/prometheus.yml", "--storage.tsdb.path=/prometheus"]
+    _build_package(engine, PROMETHEUS, "prometheus", f"USER 65534\nENTRYPOINT {json.dumps(['prometheus', *files])}\n")
+
+
+def _build_package(engine: Engine, image: str, package: str, more: str = "") -> None:
+    install = f"apt-get -qq update && apt-get -qq install -y --no-install-recommends {package}"
+    recipe = f"FROM {BASE}\nRUN {install} && rm -rf /var/lib/apt/lists\n{more}"
+    engine.docker("build", "--network", "host", "-t", image, "-", given=recipe)
 
 
 def build(engine: Engine, target: str, tag: str) -> None:
@@ -97,7 +109,7 @@ def build(engine: Engine, target: str, tag: str) -> None:
 def build_all(engine: Engine, tag: str) -> None:
     """The three, and what they stand on if it is not there yet."""
     with served_wheels():
-        for image, make in ((BASE, build_base), (REDIS, build_redis)):
+        for image, make in ((BASE, build_base), (REDIS, build_redis), (PROMETHEUS, build_prometheus)):
             if engine.run("image", "inspect", image).returncode != 0:
                 make(engine)
         for target in TARGETS:

@@ -38,11 +38,11 @@ class Place:
 
 
 class LocalPod:
-    """The first container of a pod. `ports` are local ones by the container's."""
+    """The first container of a pod. `ports` are local ones by the container's; unset: free ones."""
 
-    def __init__(self, container: Manifest, place: Place) -> None:
+    def __init__(self, container: Manifest, place: Place, ports: Mapping[str, str] | None = None) -> None:
         self.container = container
-        self.ports = {str(port["containerPort"]): str(free_port()) for port in container["ports"]}
+        self.ports = ports or {str(port["containerPort"]): str(free_port()) for port in container["ports"]}
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 closed by stop
         self._process = subprocess.Popen(
             self._local(container["command"]),
@@ -61,7 +61,10 @@ class LocalPod:
     def _local(self, command: list[str]) -> list[str]:
         """A command with local ports; what the image has on its PATH is in this environment."""
         first = str(Path(BIN) / command[0])
-        return [first, *(re.sub(r":(\d+)$", lambda found: f":{self.ports[found[1]]}", word) for word in command[1:])]
+        return [first, *(re.sub(r"(?<=[:=])\d+$", self._local_port, word) for word in command[1:])]
+
+    def _local_port(self, found: re.Match[str]) -> str:
+        return self.ports.get(found[0], found[0])
 
     def passes(self, probe: str) -> bool:
         """What the kubelet would find, with a probe of the manifest."""
@@ -69,12 +72,12 @@ class LocalPod:
         if "exec" in asked:
             command = self._local(asked["exec"]["command"])
             return subprocess.run(command, capture_output=True, check=False).returncode == 0
-        port = next(
-            port["containerPort"] for port in self.container["ports"] if port["name"] == asked["httpGet"]["port"]
-        )
-        return self._get(str(port), asked["httpGet"]["path"])
+        named = {port["name"]: port["containerPort"] for port in self.container["ports"]}
+        port = asked["httpGet"]["port"]
+        return self.answers(str(named.get(port, port)), asked["httpGet"]["path"])
 
-    def _get(self, port: str, path: str) -> bool:
+    def answers(self, port: str, path: str) -> bool:
+        """True when a port of the manifest answers GET with 200."""
         try:
             return httpx.get(f"http://{HOST}:{self.ports[port]}{path}", timeout=5).status_code == 200
         except httpx.HTTPError:
@@ -83,7 +86,7 @@ class LocalPod:
     def serves_metrics(self) -> bool:
         """/metrics answers at the port that the manifest calls `metrics`, or at the router's `http`."""
         named = {port["name"]: str(port["containerPort"]) for port in self.container["ports"]}
-        return self._get(named.get("metrics", named.get("http", "")), "/metrics")
+        return self.answers(named.get("metrics", named.get("http", "")), "/metrics")
 
     def last_words(self) -> str:
         """The end of its log."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -16,8 +17,11 @@ import httpx
 
 from tests.deploy.engine import Engine
 from tests.deploy.images import ROOT
+from tests.deploy.secret_files import SecretFiles
 from tests.valkey import free_port
+from triptych import Client
 
+log = logging.getLogger(__name__)
 PROJECT, TAG = "triptych-drill", "drill"
 COMPOSE = str(Path(sys.executable).parent / "docker-compose")
 # Long, because all of it may share two cores with something else.
@@ -25,17 +29,23 @@ PATIENCE_S = 240.0
 
 
 class Stack:
-    """`grpc` and `http` are where the router is published."""
+    """`grpc` and `http` are where the router is published, `prometheus` where that is; whoever asks needs a key."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.grpc, self.http = (f"127.0.0.1:{free_port()}" for _ in range(2))
-        self._given = {"TRIPTYCH_GRPC": self.grpc, "TRIPTYCH_HTTP": self.http, "TRIPTYCH_TAG": TAG}
+        self.secrets = SecretFiles.write(engine.folder / "secrets")
+        self.grpc, self.http, self.prometheus = (f"127.0.0.1:{free_port()}" for _ in range(3))
+        published = {"GRPC": self.grpc, "HTTP": self.http, "PROMETHEUS": self.prometheus, "TAG": TAG}
+        self._given = {f"TRIPTYCH_{name}": value for name, value in published.items()} | self.secrets.environment
+
+    def client(self) -> Client:
+        """From outside, with the key."""
+        return Client(self.grpc, api_key=self.secrets.key)
 
     def compose(self, *arguments: str) -> str:
         """`docker compose ...` of the top-level file, which has to succeed."""
         environment = {**self.engine.environment, **self._given}
-        command = [COMPOSE, "-p", PROJECT, *arguments]
+        command = [COMPOSE, "-p", PROJECT, "--profile", "monitoring", *arguments]
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{' '.join(arguments)}: {done.stderr[-2000:]}\n{self.last_words()}"
         return done.stdout
@@ -49,7 +59,8 @@ class Stack:
         command = ["up", "--no-build", "--wait", "--wait-timeout", str(int(PATIENCE_S)), *options]
         try:
             self.compose(*command)
-        except AssertionError:
+        except AssertionError as error:
+            log.warning("once more, after %s", error)
             self.compose(*command)
 
     def last_words(self) -> str:

@@ -28,10 +28,10 @@ from tests.deploy.charts import (
     with_value,
 )
 
-PROFILES = ("cpu", "gpu", "e-pd", "ha")
+PROFILES = ("cpu", "gpu", "e-pd", "ha", "kuberay")
 OLDEST, NEWEST = "1.28", "1.36"
 # The kinds of other projects have no schema here.
-FOREIGN = ("Certificate", "HTTPRoute", "PodMonitor", "ServiceMonitor", "PrometheusRule")
+FOREIGN = ("Certificate", "HTTPRoute", "PodMonitor", "RayService", "ScaledObject", "ServiceMonitor", "PrometheusRule")
 
 
 @pytest.fixture(scope="module")
@@ -98,11 +98,21 @@ OTHERWISE: Values = {
     "serviceAccount": {"create": False, "name": "given"},
 }
 SECRET_URL: Values = {"redis": {"enabled": False, "external": {"secret": "redis-url"}}}
+KUBERAY: Values = {
+    "redis": {"enabled": False, "external": {"secret": "redis-url"}},
+    "encoder": {
+        "kuberay": {
+            "enabled": True,
+            "maxWorkers": 4,
+            "faultTolerance": {"redisAddress": "redis:6379", "secret": "redis", "usernameKey": "username"},
+        }
+    },
+}
 SOURCES: list[Values] = [
     {"model": {"source": "imageVolume", "imageVolume": {"reference": "models/demo:1"}}},
     {"model": {"source": "initContainer", "initContainer": {"image": "copier:1"}}},
 ]
-BASES = [merged({"redis": {"password": "p"}}, base) for base in (ALL_ON, OTHERWISE, SECRET_URL, *SOURCES, {})]
+BASES = [merged({"redis": {"password": "p"}}, base) for base in (ALL_ON, OTHERWISE, SECRET_URL, KUBERAY, *SOURCES, {})]
 SETTING = {"router": "max_images", "encoder": "threads", "prefill": "threads", "decode": "threads", "worker": "threads"}
 EXAMPLES: dict[str, Any] = {
     "labels": {"team": "vision"},
@@ -116,11 +126,13 @@ EXAMPLES: dict[str, Any] = {
     "pullSecrets": ["registry"],
     "resources": {"requests": {"cpu": "3"}},
     "headResources": {"requests": {"cpu": "3"}},
+    "frontResources": {"requests": {"cpu": "3"}},
     "extraVolumes": [{"name": "more", "emptyDir": {}}],
     "extraVolumeMounts": [{"name": "more", "mountPath": "/more"}],
     "parentRefs": [{"name": "another"}],
     "hostnames": ["vlm.example.com"],
     "routerFrom": [{"podSelector": {}}],
+    "operatorFrom": [{"podSelector": {}}],
     "egress": [{"ports": [{"port": 9}]}],
     "source": "image",
     "kind": "ClusterIssuer",
@@ -171,11 +183,13 @@ def changed(values: Values, path: tuple[str, ...], value: Any) -> Values:
 OPEN = [path for path in leaves(defaults()) if isinstance(EXAMPLES.get(path[-1]), dict | list)]
 
 
-def test_open_values_may_be_null(chart: helm_python.Chart) -> None:
-    values = ALL_ON
+@pytest.mark.parametrize("base", [ALL_ON, KUBERAY], ids=["all", "kuberay"])
+@pytest.mark.parametrize("empty", [None, [], {}], ids=["null", "list", "map"])
+def test_open_values_may_be_empty_in_any_way(chart: helm_python.Chart, empty: Any, base: Values) -> None:
+    values = base
     for path in OPEN:
-        values = with_value(values, path, None)
-    assert len(render(chart, values)) == len(render(chart, ALL_ON))
+        values = with_value(values, path, empty)
+    assert len(render(chart, values)) == len(render(chart, base))
 
 
 @pytest.mark.parametrize("name", PROFILES)
@@ -207,6 +221,7 @@ def test_every_container_is_restricted(chart: helm_python.Chart, name: str) -> N
 
 
 def test_only_the_router_is_reached_from_outside(chart: helm_python.Chart) -> None:
+    """I07: whoever reaches a worker is past the router's checks."""
     policies = {each["metadata"]["name"]: each["spec"] for each in render(chart) if each["kind"] == "NetworkPolicy"}
     inside, router = policies["vlm-triptych-inside"], policies["vlm-triptych-router"]
     assert [list(rule) for rule in inside["ingress"]] == [["from"]]
@@ -241,6 +256,22 @@ def test_environments_are_settings_of_the_services(
             monkeypatch.setattr(os, "environ", _environment(container))
             names.append(SETTINGS[container["name"]].load([]).served_name)
     assert names and set(names) == {profile(name).get("model", {}).get("name", "triptych-demo")}
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_drain_ends_before_the_pod_is_killed_and_not_long_before(chart: helm_python.Chart, name: str) -> None:
+    """J06: what runs may use up nearly all of the grace that the values give."""
+    for _, pod in pods(render(chart, profile(name))):
+        for container in pod["spec"]["containers"]:
+            environment = {each["name"]: each.get("value", "") for each in container.get("env", ())}
+            graces = [float(value) for key, value in environment.items() if key.endswith("_DRAIN_GRACE_S")]
+            left = [pod["spec"]["terminationGracePeriodSeconds"] - _pre_stop_s(container) - grace for grace in graces]
+            assert all(5 <= each <= 15 for each in left), container["name"]
+
+
+def _pre_stop_s(container: dict[str, Any]) -> float:
+    (*_, seconds) = container.get("lifecycle", {"preStop": {"exec": {"command": [0]}}})["preStop"]["exec"]["command"]
+    return float(seconds)
 
 
 def _environment(container: dict[str, Any]) -> dict[str, str]:

@@ -46,7 +46,8 @@ def test_environments_are_settings_of_the_services(files: list[str], monkeypatch
     for name, settings in ((each, SETTINGS[kind]) for each, kind in KINDS.items()):
         given = {key: str(value) for key, value in services[name]["environment"].items()}
         prefix = given.pop("PREFIX")
-        monkeypatch.setattr(os, "environ", given | {f"{prefix}_REDIS_URL": "redis://:x@redis:6379/0"})
+        exported = {f"{prefix}_REDIS_URL": "redis://:x@redis:6379/0", f"{prefix}_ADVERTISE": "10.0.0.2"}
+        monkeypatch.setattr(os, "environ", given | exported)
         assert settings.load([]).served_name == "triptych-demo"
 
 
@@ -60,6 +61,7 @@ def test_only_the_router_is_published_and_only_locally() -> None:
 def test_every_service_is_confined() -> None:
     for name, service in config(FILES[0])["services"].items():
         assert service["read_only"] and service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
 
 
 def test_workers_register_the_address_of_their_container() -> None:

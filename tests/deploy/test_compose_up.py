@@ -5,24 +5,30 @@ Not among the tests that run by default: `make test-deploy`. The tests build on 
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
+from typing import Any
 
 import httpx
 import pytest
+import yaml
 
 from tests.deploy.engine import Engine, running_engine
-from tests.deploy.images import BASE, TARGETS, build_all, size_bytes
+from tests.deploy.images import BASE, ROOT, TARGETS, build_all, size_bytes
 from tests.deploy.stack import PROJECT, TAG, Stack
 from tests.deploy.streams import ANSWER, ask, long_answers
+from triptych import Client
+from triptych.errors import UnauthenticatedError
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(3000)]
 log = logging.getLogger(__name__)
 STREAMS = 20
 SERVICES = ("redis", "encoder", "prefill", "decode", "router")
 MB = 1_000_000
+GROUPS = yaml.safe_load((ROOT / "helm" / "triptych" / "files" / "rules.yml").read_text())["groups"]
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +54,7 @@ def stack(images: Engine) -> Iterator[Stack]:
     try:
         stack.up()
         log.info("up in %.0f s", monotonic() - started)
-        log.info("first answer, %s, after %.0f s", ask(stack.grpc), monotonic() - started)
+        log.info("first answer, %s, after %.0f s", ask(stack), monotonic() - started)
         yield stack
     finally:
         stack.compose("down", "--volumes", "--timeout", "20")
@@ -75,18 +81,53 @@ def test_only_the_encoder_image_has_ray_and_the_router_image_no_torch(images: En
 
 
 def test_answers_a_question_about_a_picture_over_grpc(stack: Stack) -> None:
-    assert ask(stack.grpc) == ANSWER
+    assert ask(stack) == ANSWER
 
 
 def test_answers_over_http(stack: Stack) -> None:
     body = {"model": "triptych-demo", "messages": [{"role": "user", "content": "Who are you?"}], "temperature": 0}
-    answer = httpx.post(f"http://{stack.http}/v1/chat/completions", json=body, timeout=60)
+    with_key = {"authorization": f"Bearer {stack.secrets.key}"}
+    answer = httpx.post(f"http://{stack.http}/v1/chat/completions", json=body, headers=with_key, timeout=60)
     assert answer.json()["choices"][0]["message"]["content"] == "I am the Triptych demo model."
 
 
-def test_only_the_router_is_published(stack: Stack) -> None:
+def test_nobody_is_answered_without_a_key(stack: Stack) -> None:
+    assert httpx.get(f"http://{stack.http}/v1/models", timeout=60).status_code == 401
+    with Client(stack.grpc) as client, pytest.raises(UnauthenticatedError):
+        client.list_models()
+
+
+def test_redis_wants_its_password(stack: Stack) -> None:
+    ping = ("exec", f"{PROJECT}-redis-1", "redis-cli")
+    assert "NOAUTH" in stack.engine.docker(*ping, "ping")
+    assert stack.engine.docker(*ping, "-a", stack.secrets.password, "--no-auth-warning", "ping") == "PONG"
+
+
+def test_the_doctor_finds_nothing_to_fix(stack: Stack) -> None:
+    """From inside, where every worker and Redis can be asked."""
+    redis = f"redis://:{stack.secrets.password}@redis:6379/0"
+    command = ("triptych", "doctor", "--json", "--inside", "--api-key", stack.secrets.key, "--redis", redis)
+    done = stack.engine.run("exec", f"{PROJECT}-router-1", *command)
+    wrong = [each for each in json.loads(done.stdout) if each["level"] != "ok"]
+    assert (done.returncode, wrong) == (0, [])
+
+
+def test_prometheus_scrapes_every_process_and_has_the_rules(stack: Stack) -> None:
+    def asked(what: str) -> Any:
+        return httpx.get(f"http://{stack.prometheus}/api/v1/{what}", timeout=60).json()["data"]
+
+    def up() -> bool:
+        targets = asked("targets")["activeTargets"]
+        return {each["labels"]["job"] for each in targets if each["health"] == "up"} == {*SERVICES} - {"redis"}
+
+    stack.wait(up, "every target up")
+    assert {group["name"] for group in asked("rules")["groups"]} == {group["name"] for group in GROUPS}
+
+
+def test_only_the_router_and_prometheus_are_published(stack: Stack) -> None:
     listed = stack.engine.docker("ps", "--format", "{{.Names}} {{.Ports}}").splitlines()
-    assert [line.split()[0] for line in listed if "->" in line] == [f"{PROJECT}-router-1"]
+    published = {line.split()[0] for line in listed if "->" in line}
+    assert published == {f"{PROJECT}-router-1", f"{PROJECT}-prometheus-1"}
 
 
 @pytest.mark.parametrize("service", ["redis", "encoder", "prefill", "decode"])
@@ -101,22 +142,22 @@ def test_only_the_router_has_a_way_out(stack: Stack, service: str) -> None:
 def test_survives_a_restart_of_redis(stack: Stack) -> None:
     stack.compose("restart", "redis")
     stack.wait_until_ready()
-    assert ask(stack.grpc) == ANSWER
+    assert ask(stack) == ANSWER
 
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_killed_service_comes_back(stack: Stack, service: str) -> None:
     stack.kill(f"{PROJECT}-{service}-1")
     stack.wait_until_ready()
-    assert ask(stack.grpc) == ANSWER
+    assert ask(stack) == ANSWER
 
 
 def test_decode_is_replaced_under_running_streams(stack: Stack) -> None:
     """One more, then the old one leaves: no stream breaks, and each says what it says undisturbed."""
     with ThreadPoolExecutor(STREAMS) as pool:
-        expected = [stream.result() for stream in long_answers(stack.grpc, STREAMS, pool)]
+        expected = [stream.result() for stream in long_answers(stack, STREAMS, pool)]
         stack.up("--scale", "decode=2", "--no-recreate")
-        streams = long_answers(stack.grpc, STREAMS, pool)
+        streams = long_answers(stack, STREAMS, pool)
         stack.engine.docker("stop", "--time", "60", f"{PROJECT}-decode-1")
         assert [stream.result() for stream in streams] == expected
     assert stack.containers("decode") == [f"{PROJECT}-decode-2"]
@@ -129,7 +170,7 @@ def test_what_drained_ended_well(stack: Stack) -> None:
 def test_scales_back(stack: Stack) -> None:
     stack.engine.docker("rm", f"{PROJECT}-decode-1")
     stack.up("--scale", "decode=1", "--no-recreate")
-    assert len(stack.containers("decode")) == 1 and ask(stack.grpc) == ANSWER
+    assert len(stack.containers("decode")) == 1 and ask(stack) == ANSWER
 
 
 @pytest.mark.parametrize("service", ["encoder", "prefill", "router"])

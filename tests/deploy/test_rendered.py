@@ -41,6 +41,7 @@ def test_every_service_is_started(pods: dict[str, LocalPod]) -> None:
 @pytest.mark.parametrize("name", SERVICES)
 @pytest.mark.parametrize("probe", ["startupProbe", "readinessProbe", "livenessProbe"])
 def test_its_probes_pass_in_the_end(pods: dict[str, LocalPod], probe: str, name: str) -> None:
+    """L10."""
     wait_for(pods[name], probe)
 
 

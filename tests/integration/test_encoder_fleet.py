@@ -65,7 +65,7 @@ async def redis(valkey_url: str) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def channel(encoder: Encoder) -> AsyncIterator[grpc.aio.Channel]:
-    async with open_channel(f"127.0.0.1:{encoder.port}") as channel:
+    async with open_channel(encoder.address) as channel:
         yield channel
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -19,8 +19,10 @@ from common.store.client import connect
 from common.store.directory import Directory
 from common.store.embeddings import EmbeddingStore
 from tests.checkpoints import CheckpointCache
+from tests.collector import CALLER, Collector, open_collector
 from tests.encoder_process import START_S, Encoder, encode, idle, load
 from tests.encoding import describe, upload
+from tests.hosted_encoder import hosted_encoder, hosted_environment
 from tests.pictures import noise
 from tests.valkey import free_port
 from triptych.channel import open_channel
@@ -49,8 +51,23 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def encoder(checkpoint: Path, valkey_url: str, directory: Path) -> Iterator[Encoder]:
-    process = Encoder(checkpoint, valkey_url, directory / "0")
+def collector() -> Iterator[Collector]:
+    with open_collector() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def hosting(checkpoint: Path, valkey_url: str) -> dict[str, str]:
+    return hosted_environment(model=str(checkpoint), redis_url=valkey_url, port="0")
+
+
+@pytest.fixture(scope="module")
+def encoder(
+    checkpoint: Path, valkey_url: str, directory: Path, collector: Collector, hosting: dict[str, str]
+) -> Iterator[Encoder]:
+    # Spans leave the processes only at their end.
+    flags, delay = ("--otlp-endpoint", collector.endpoint), {"OTEL_BSP_SCHEDULE_DELAY": "600000"}
+    process = Encoder(checkpoint, valkey_url, directory / "0", *flags, **delay, **hosting)
     try:
         process.wait_for(": ready")
         yield process
@@ -67,7 +84,7 @@ async def redis(valkey_url: str) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 async def channel(encoder: Encoder) -> AsyncIterator[grpc.aio.Channel]:
-    async with open_channel(f"127.0.0.1:{encoder.port}") as channel:
+    async with open_channel(encoder.address) as channel:
         yield channel
 
 
@@ -137,7 +154,7 @@ async def test_the_registry_says_what_it_is(encoder: Encoder, redis: Redis, towe
         while not directory.workers():
             await directory.poll()
     (info,) = directory.workers()
-    assert (info.role, info.address) == (worker_pb2.WORKER_ROLE_ENCODER, f"127.0.0.1:{encoder.port}")
+    assert (info.role, info.address) == (worker_pb2.WORKER_ROLE_ENCODER, encoder.address)
     assert info.model_fingerprint == tower.fingerprint
     assert info.preprocessing_fingerprint == tower.family.preprocessing_fingerprint
     assert (info.model, info.dtype) == ("qwen2_vl", "float32")
@@ -195,6 +212,47 @@ async def test_k09_a_broken_checkpoint_stops_with_a_sentence_and_others_keep_ser
     assert len(view.workers()) == 1
 
 
+@pytest.fixture
+def hosted(encoder: Encoder, hosting: dict[str, str]) -> Iterator[None]:
+    """On the Ray of the other one, because another Ray takes seconds."""
+    (ray_directory,) = encoder.temporary.glob("ray-*")
+    with hosted_encoder(ray_directory, hosting):
+        yield
+
+
+async def test_its_front_may_be_a_deployment_of_ray_serve(
+    hosted: None, encoder: Encoder, redis: Redis, tower: Tower
+) -> None:
+    """What a KubeRay operator runs: it encodes, and knows its replica."""
+    directory = Directory(redis)
+    async with asyncio.timeout(START_S):
+        while not (front := next((one for one in directory.workers() if one.address != encoder.address), None)):
+            await directory.poll()
+        one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
+        async with open_channel(front.address) as channel:
+            (response,) = await encode(channel, one.message)
+            while not (replicas := await replicas_of(channel)):  # noqa: ASYNC110 nothing tells us
+                await asyncio.sleep(0.1)
+    assert response.outcome == encoder_pb2.ENCODE_OUTCOME_COMPUTED
+    assert [replica.weights_bytes for replica in replicas] == [tower.resident_bytes]
+
+
+async def replicas_of(channel: grpc.aio.Channel) -> Sequence[worker_pb2.ReplicaInfo]:
+    return (await worker_pb2_grpc.WorkerServiceStub(channel).GetInfo(worker_pb2.GetInfoRequest())).info.replicas
+
+
+async def test_taken_down_it_leaves_the_registry(encoder: Encoder, redis: Redis) -> None:
+    directory = Directory(redis)
+    await directory.poll()
+    assert [worker.address for worker in directory.workers()] == [encoder.address]
+
+
+async def test_a_call_brings_its_trace(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
+    """What became of it is seen when the process has ended."""
+    one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
+    assert len(await encode(channel, one.message, **CALLER)) == 1
+
+
 async def test_after_drain_no_new_work_is_taken(channel: grpc.aio.Channel, redis: Redis, tower: Tower) -> None:
     stub = worker_pb2_grpc.WorkerServiceStub(channel)
     await stub.Drain(worker_pb2.DrainRequest())
@@ -216,6 +274,11 @@ async def test_sigterm_leaves_nothing_behind(encoder: Encoder, redis: Redis) -> 
     directory = Directory(redis)
     await directory.poll()
     assert directory.workers() == ()
+
+
+def test_the_trace_went_on_in_the_replica_which_sent_its_spans_before_it_ended(collector: Collector) -> None:
+    assert collector.names("triptych-encoder") == {"encode call", "encode picture"}
+    assert collector.names("triptych-encoder-replica") == {"replica", "preprocess", "batch wait", "forward"}
 
 
 def test_a_directory_without_a_model_stops_at_once_with_a_sentence(

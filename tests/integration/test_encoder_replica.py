@@ -24,6 +24,7 @@ from services.encoder.work import Task
 from tests.checkpoints import FAMILIES, CheckpointCache
 from tests.encoding import SCOPE, describe, png, upload
 from tests.pictures import noise
+from tests.stored import publish
 from triptych.errors import FailedPreconditionError, ImagesNotFoundError, InternalError, InvalidImageError
 
 NewReplica = Callable[..., Replica]
@@ -111,7 +112,7 @@ async def test_many_at_once_compute_once_across_replicas(
     prepare = PictureSource.prepare
 
     async def late(self: PictureSource, task: Task) -> Prepared:
-        while sum(replica.counters.waits for replica in replicas) < 7:  # noqa: ASYNC110 nothing tells us
+        while sum(replica.record.store.waits for replica in replicas) < 7:  # noqa: ASYNC110 nothing tells us
             await asyncio.sleep(0.01)
         return await prepare(self, task)
 
@@ -207,7 +208,7 @@ async def test_a_bad_stored_value_is_computed_again(redis: Redis, tower: Tower, 
     one = await upload(redis, tower, noise(90, 70))
     key = embedding_key(one.task.embedding_key)
     fewer = {"embeddings": torch.zeros(one.task.tokens - 1, 8)}
-    await EmbeddingStore(redis).publish(one.task.embedding_key, "else", fewer)
+    await publish(EmbeddingStore(redis), one.task.embedding_key, "else", fewer)
     if rows == 0:
         await redis.set(key, b"garbage" * 100)
     assert (await replica.ensure(one.task)).outcome == COMPUTED

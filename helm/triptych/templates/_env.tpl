@@ -13,6 +13,8 @@
 - {name: {{ $prefix }}_ADVERTISE, value: "$(POD_IP)"}
 - {name: {{ $prefix }}_LOG_LEVEL, value: {{ $root.Values.global.logLevel | quote }}}
 - {name: {{ $prefix }}_LOG_FORMAT, value: json}
+{{- /* Streams may go on nearly as long as the pod; what is left is for closing. */}}
+- {name: {{ $prefix }}_DRAIN_GRACE_S, value: {{ sub $values.gracePeriodSeconds (add 10 (default 0 $values.preStopSeconds)) | max 0 | quote }}}
 {{- if ne .component "router" }}
 - {name: {{ $prefix }}_METRICS_PORT, value: "9090"}
 {{- end }}
@@ -28,6 +30,9 @@
 - {name: {{ $prefix }}_TLS_CLIENT_CA, value: /etc/triptych/tls/ca.crt}
 {{- end }}
 {{- end }}
+{{- if .kuberay }}
+{{ include "triptych.rayEnv" . }}
+{{- end }}
 {{- range $name, $value := $values.settings }}
 - {name: {{ $prefix }}_{{ $name | upper }}, value: {{ $value | toString | quote }}}
 {{- end }}
@@ -39,13 +44,20 @@
 {{- end }}
 {{- end -}}
 
+{{/* Secret with the CA of an external Redis; empty: a public CA, or no TLS. */}}
+{{- define "triptych.redisAuthority" -}}
+{{- $redis := .root.Values.redis -}}
+{{- if not $redis.enabled }}{{ $redis.external.caSecret }}{{ end -}}
+{{- end -}}
+
 {{/* The Redis URL: of the built-in one, of a secret, or as it is given. */}}
 {{- define "triptych.redisEnv" -}}
 {{- $redis := .root.Values.redis -}}
 {{- if $redis.enabled -}}
-- name: REDIS_PASSWORD
+{{- /* Not REDIS_PASSWORD: KubeRay refuses a head that has that name already. */}}
+- name: STORE_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ include "triptych.redisSecret" .root }}, key: password}}
-- {name: {{ .prefix }}_REDIS_URL, value: "redis://:$(REDIS_PASSWORD)@{{ include "triptych.fullname" .root }}-redis:6379/0"}
+- {name: {{ .prefix }}_REDIS_URL, value: "redis://:$(STORE_PASSWORD)@{{ include "triptych.fullname" .root }}-redis:6379/0"}
 {{- else if $redis.external.secret -}}
 - name: {{ .prefix }}_REDIS_URL
   valueFrom: {secretKeyRef: {name: {{ $redis.external.secret }}, key: {{ $redis.external.key }}}}

@@ -1,4 +1,8 @@
-{{/* The pod of a service: `dict "root" $ "component" "prefill" "module" "services.prefill" "prefix" ... "values" .Values.prefill`. */}}
+{{/*
+The pod of a service: `dict "root" $ "component" "prefill" "module" "services.prefill" "prefix" ... "values" .Values.prefill`.
+Further keys: `container`, a whole container instead of the service's; `sidecar`, one beside it; `withoutModel`; `ownAccount`,
+for a pod whose service account is somebody else's matter.
+*/}}
 {{- define "triptych.pod" -}}
 {{- $root := .root -}}
 {{- $global := $root.Values.global -}}
@@ -11,8 +15,10 @@ metadata:
     {{- toYaml . | nindent 4 }}
     {{- end }}
 spec:
+  {{- if not .ownAccount }}
   serviceAccountName: {{ include "triptych.serviceAccount" $root }}
   automountServiceAccountToken: false
+  {{- end }}
   terminationGracePeriodSeconds: {{ $values.gracePeriodSeconds }}
   securityContext:
     runAsNonRoot: true
@@ -26,7 +32,7 @@ spec:
     {{- end }}
   {{- end }}
   {{- include "triptych.scheduling" . | nindent 2 }}
-  {{- if eq $root.Values.model.source "initContainer" }}
+  {{- if eq (include "triptych.modelSource" .) "initContainer" }}
   initContainers:
     - name: model
       image: {{ required "model.initContainer.image is needed" $root.Values.model.initContainer.image }}
@@ -42,24 +48,31 @@ spec:
         - {name: tmp, mountPath: /tmp}
   {{- end }}
   containers:
-    - name: {{ .component }}
-      image: {{ include "triptych.image" (dict "root" $root "image" $values.image) }}
-      imagePullPolicy: {{ $global.pullPolicy }}
-      command: [python, -P, -m, {{ .module }}]
-      env: {{- include "triptych.env" . | nindent 8 }}
-      ports: {{- include "triptych.ports" . | nindent 8 }}
-      {{- include "triptych.probes" . | nindent 6 }}
-      {{- if $values.preStopSeconds }}
-      lifecycle:
-        preStop: {exec: {command: [sleep, {{ $values.preStopSeconds | quote }}]}}
-      {{- end }}
-      resources: {{- include "triptych.resources" $values | nindent 8 }}
-      securityContext: {{- include "triptych.containerSecurity" $root | nindent 8 }}
-      volumeMounts: {{- include "triptych.mounts" . | nindent 8 }}
+    {{- .container | default (include "triptych.container" .) | nindent 4 }}
     {{- with .sidecar }}
     {{- . | nindent 4 }}
     {{- end }}
   volumes: {{- include "triptych.volumes" . | nindent 4 }}
+{{- end -}}
+
+{{/* Without `module` the command is somebody else's matter. */}}
+{{- define "triptych.container" -}}
+- name: {{ .component }}
+  image: {{ include "triptych.image" (dict "root" .root "image" .values.image) }}
+  imagePullPolicy: {{ .root.Values.global.pullPolicy }}
+  {{- with .module }}
+  command: [python, -P, -m, {{ . }}]
+  {{- end }}
+  env: {{- include "triptych.env" . | nindent 4 }}
+  ports: {{- include "triptych.ports" . | nindent 4 }}
+  {{- include "triptych.probes" . | nindent 2 }}
+  {{- if .values.preStopSeconds }}
+  lifecycle:
+    preStop: {exec: {command: [sleep, {{ .values.preStopSeconds | quote }}]}}
+  {{- end }}
+  resources: {{- include "triptych.resources" .values | nindent 4 }}
+  securityContext: {{- include "triptych.containerSecurity" .root | nindent 4 }}
+  volumeMounts: {{- include "triptych.mounts" . | nindent 4 }}
 {{- end -}}
 
 {{- define "triptych.scheduling" -}}
@@ -99,10 +112,20 @@ seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
 {{- define "triptych.ports" -}}
+{{- if .kuberay }}
+- {name: ray-agent, containerPort: 52365}
+{{- end }}
+{{- if eq .component "encoder-head" }}
+- {name: gcs-server, containerPort: 6379}
+- {name: dashboard, containerPort: 8265}
+{{- /* Nobody listens there, but the operator makes no cluster without a port of this name. */}}
+- {name: serve, containerPort: 8000}
+{{- else if ne .component "encoder-ray" }}
 - {name: grpc, containerPort: 50051}
+{{- end }}
 {{- if eq .component "router" }}
 - {name: http, containerPort: 8000}
-{{- else }}
+{{- else if not (hasPrefix "encoder-" .component) }}
 - {name: metrics, containerPort: 9090}
 {{- end }}
 {{- end -}}
@@ -134,6 +157,22 @@ readinessProbe:
   periodSeconds: 3
   failureThreshold: 3
   timeoutSeconds: 5
+{{- else if hasPrefix "encoder-" .component }}
+startupProbe:
+  httpGet: {path: /api/healthz, port: ray-agent}
+  periodSeconds: 5
+  failureThreshold: {{ div .values.startupSeconds 5 }}
+  timeoutSeconds: 5
+livenessProbe:
+  httpGet: {path: /api/healthz, port: ray-agent}
+  periodSeconds: 10
+  failureThreshold: 6
+  timeoutSeconds: 10
+readinessProbe:
+  httpGet: {path: /api/healthz, port: ray-agent}
+  periodSeconds: 10
+  failureThreshold: 3
+  timeoutSeconds: 10
 {{- else }}
 startupProbe:
   exec: {command: {{ include "triptych.probe" (dict "root" .root "service" "") }}}
@@ -162,13 +201,19 @@ readinessProbe:
 {{- toJson $command -}}
 {{- end -}}
 
+{{/* Where the checkpoint of this pod comes from; empty: it is in the image, or nobody needs it. */}}
+{{- define "triptych.modelSource" -}}
+{{- if and (not .withoutModel) (ne .root.Values.model.source "image") }}{{ .root.Values.model.source }}{{ end -}}
+{{- end -}}
+
 {{- define "triptych.mounts" -}}
+{{- $source := include "triptych.modelSource" . -}}
 - {name: tmp, mountPath: /tmp}
-{{- if ne .root.Values.model.source "image" }}
+{{- if $source }}
 - name: model
   mountPath: {{ .root.Values.model.path }}
   readOnly: true
-  {{- if and (eq .root.Values.model.source "pvc") .root.Values.model.pvc.subPath }}
+  {{- if and (eq $source "pvc") .root.Values.model.pvc.subPath }}
   subPath: {{ .root.Values.model.pvc.subPath }}
   {{- end }}
 {{- end }}
@@ -177,6 +222,9 @@ readinessProbe:
 {{- end }}
 {{- if .root.Values.tls.enabled }}
 - {name: tls, mountPath: /etc/triptych/tls, readOnly: true}
+{{- end }}
+{{- if include "triptych.redisAuthority" . }}
+- {name: redis-authority, mountPath: /etc/triptych/redis, readOnly: true}
 {{- end }}
 {{- if and (eq .component "router") .values.keys.secret }}
 - {name: keys, mountPath: /etc/triptych/keys, readOnly: true}
@@ -187,17 +235,18 @@ readinessProbe:
 {{- end -}}
 
 {{- define "triptych.volumes" -}}
+{{- $source := include "triptych.modelSource" . -}}
 - name: tmp
   emptyDir: {}
-{{- if eq .root.Values.model.source "pvc" }}
+{{- if eq $source "pvc" }}
 - name: model
   persistentVolumeClaim: {claimName: {{ .root.Values.model.pvc.claim }}, readOnly: true}
-{{- else if eq .root.Values.model.source "imageVolume" }}
+{{- else if eq $source "imageVolume" }}
 - name: model
   image:
     reference: {{ required "model.imageVolume.reference is needed" .root.Values.model.imageVolume.reference }}
     pullPolicy: {{ .root.Values.model.imageVolume.pullPolicy }}
-{{- else if eq .root.Values.model.source "initContainer" }}
+{{- else if eq $source "initContainer" }}
 - name: model
   emptyDir: {sizeLimit: {{ .root.Values.model.initContainer.size }}}
 {{- end }}
@@ -208,6 +257,10 @@ readinessProbe:
 {{- if .root.Values.tls.enabled }}
 - name: tls
   secret: {secretName: {{ include "triptych.tlsSecret" .root }}}
+{{- end }}
+{{- with include "triptych.redisAuthority" . }}
+- name: redis-authority
+  secret: {secretName: {{ . }}}
 {{- end }}
 {{- if and (eq .component "router") .values.keys.secret }}
 - name: keys

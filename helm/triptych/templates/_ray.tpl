@@ -3,9 +3,18 @@
 - name: ray-head
   image: {{ include "triptych.image" (dict "root" .root "image" .values.image) }}
   imagePullPolicy: {{ .root.Values.global.pullPolicy }}
-  command: [ray, start, --head, --block, --port=6379, --num-cpus=0, --include-dashboard=false, --disable-usage-stats]
+  command:
+    - ray
+    - start
+    - --head
+    - --block
+    - --port=6379
+    - --num-cpus=0
+    - --include-dashboard=false
+    {{- include "triptych.rayFlags" .root | nindent 4 }}
   env:
-    - {{ toJson .token }}
+    {{- include "triptych.rayToken" . | nindent 4 }}
+    {{- include "triptych.rayEnv" . | nindent 4 }}
   ports:
     - {name: gcs, containerPort: 6379}
   resources: {{- toYaml .values.headResources | nindent 4 }}
@@ -19,6 +28,32 @@
     {{- end }}
 {{- end -}}
 
+{{/* Of every node. Embeddings never use the object store, and one that is larger than /dev/shm is a file on a disk. */}}
+{{- define "triptych.rayStart" -}}
+disable-usage-stats: "true"
+object-store-memory: "83886080"
+{{- end -}}
+
+{{- define "triptych.rayFlags" -}}
+{{- range $name, $value := include "triptych.rayStart" . | fromYaml }}
+- --{{ $name }}{{ if ne $value "true" }}={{ $value }}{{ end }}
+{{- end }}
+{{- end -}}
+
+{{/* Without the mode, only a head takes the token for a reason to ask for it. */}}
+{{- define "triptych.rayToken" -}}
+- {name: RAY_AUTH_MODE, value: token}
+- name: RAY_AUTH_TOKEN
+  valueFrom: {secretKeyRef: {name: {{ .name }}-ray, key: token}}
+{{- end -}}
+
+{{/* What Ray's processes read when they start; an encoder with a Ray of its own sets it by itself. */}}
+{{- define "triptych.rayEnv" -}}
+- {name: RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO, value: "0"}
+- {name: RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S, value: "1.0"}
+- {name: GRPC_ENABLE_FORK_SUPPORT, value: "0"}
+{{- end -}}
+
 {{/* Pods that join the head's cluster; Serve puts one replica of the tower on each. */}}
 {{- define "triptych.rayWorkers" -}}
 apiVersion: apps/v1
@@ -30,48 +65,36 @@ spec:
   replicas: {{ .values.workers }}
   selector:
     matchLabels: {{- include "triptych.selector" . | nindent 6 }}
-  template:
-    metadata:
-      labels: {{- include "triptych.labels" . | nindent 8 }}
-    spec:
-      serviceAccountName: {{ include "triptych.serviceAccount" .root }}
-      automountServiceAccountToken: false
-      terminationGracePeriodSeconds: {{ .values.gracePeriodSeconds }}
-      securityContext:
-        runAsNonRoot: true
-        runAsUser: 10001
-        runAsGroup: 10001
-        fsGroup: 10001
-        seccompProfile: {type: RuntimeDefault}
-      {{- include "triptych.scheduling" . | nindent 6 }}
-      containers:
-        - name: ray
-          image: {{ include "triptych.image" (dict "root" .root "image" .values.image) }}
-          imagePullPolicy: {{ .root.Values.global.pullPolicy }}
-          command:
-            - ray
-            - start
-            - --block
-            - --address={{ .name }}:6379
-            - --num-cpus=1
-            - --num-gpus={{ .values.gpus }}
-            - --disable-usage-stats
-          env:
-            - name: RAY_AUTH_TOKEN
-              valueFrom: {secretKeyRef: {name: {{ .name }}-ray, key: token}}
-            {{- with .root.Values.global.env }}
-            {{- toYaml . | nindent 12 }}
-            {{- end }}
-            {{- with .values.env }}
-            {{- toYaml . | nindent 12 }}
-            {{- end }}
-          livenessProbe:
-            exec: {command: [ray, health-check, "--address={{ .name }}:6379"]}
-            periodSeconds: 30
-            failureThreshold: 5
-            timeoutSeconds: 20
-          resources: {{- include "triptych.resources" .values | nindent 12 }}
-          securityContext: {{- include "triptych.containerSecurity" .root | nindent 12 }}
-          volumeMounts: {{- include "triptych.mounts" . | nindent 12 }}
-      volumes: {{- include "triptych.volumes" . | nindent 8 }}
+  template: {{- include "triptych.pod" (merge (dict "container" (include "triptych.rayWorker" .)) .) | nindent 4 }}
+{{- end -}}
+
+{{- define "triptych.rayWorker" -}}
+- name: ray
+  image: {{ include "triptych.image" (dict "root" .root "image" .values.image) }}
+  imagePullPolicy: {{ .root.Values.global.pullPolicy }}
+  command:
+    - ray
+    - start
+    - --block
+    - --address={{ .name }}:6379
+    - --num-cpus=1
+    - --num-gpus={{ .values.gpus }}
+    {{- include "triptych.rayFlags" .root | nindent 4 }}
+  env:
+    {{- include "triptych.rayToken" . | nindent 4 }}
+    {{- include "triptych.rayEnv" . | nindent 4 }}
+    {{- with .root.Values.global.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- with .values.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  livenessProbe:
+    exec: {command: [ray, health-check, "--address={{ .name }}:6379"]}
+    periodSeconds: 30
+    failureThreshold: 5
+    timeoutSeconds: 20
+  resources: {{- include "triptych.resources" .values | nindent 4 }}
+  securityContext: {{- include "triptych.containerSecurity" .root | nindent 4 }}
+  volumeMounts: {{- include "triptych.mounts" . | nindent 4 }}
 {{- end -}}

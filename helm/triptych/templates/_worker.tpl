@@ -1,4 +1,4 @@
-{{/* Deployment, headless Service, HPA and PDB of a language-side worker. */}}
+{{/* Deployment, headless Service, autoscaler and PDB of a language-side worker. */}}
 {{- define "triptych.worker" -}}
 {{- $name := printf "%s-%s" (include "triptych.fullname" .root) .component -}}
 apiVersion: apps/v1
@@ -30,13 +30,19 @@ spec:
     - {name: metrics, port: 9090, targetPort: metrics}
 {{- if .values.autoscaling.enabled }}
 ---
+{{ include (ternary "triptych.scaledObject" "triptych.autoscaler" (not (empty .values.autoscaling.prometheus))) (merge (dict "name" $name) .) }}
+{{- end }}
+{{ include "triptych.budget" . }}
+{{- end -}}
+
+{{- define "triptych.autoscaler" -}}
 apiVersion: autoscaling/v2
 kind: HorizontalPodAutoscaler
 metadata:
-  name: {{ $name }}
+  name: {{ .name }}
   labels: {{- include "triptych.labels" . | nindent 4 }}
 spec:
-  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: {{ $name }}}
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: {{ .name }}}
   minReplicas: {{ .values.autoscaling.min }}
   maxReplicas: {{ .values.autoscaling.max }}
   metrics:
@@ -49,11 +55,40 @@ spec:
             matchLabels: {{- toYaml . | nindent 14 }}
           {{- end }}
         target: {type: AverageValue, averageValue: {{ .values.autoscaling.target | quote }}}
-  behavior:
-    # Streams must end before a worker goes, so scaling down is slow on purpose.
-    scaleDown: {stabilizationWindowSeconds: 300, policies: [{type: Pods, value: 1, periodSeconds: 120}]}
-{{- end }}
-{{ include "triptych.budget" . }}
+  behavior: {{- include "triptych.scaling" . | nindent 4 }}
+{{- end -}}
+
+{{/* KEDA's autoscaler asks Prometheus itself, so that no metrics adapter is needed. */}}
+{{- define "triptych.scaledObject" -}}
+{{- $selected := merge (dict "namespace" .root.Release.Namespace) (default dict .values.autoscaling.labels) -}}
+{{- $matchers := list (printf "pod=~\"%s-.+\"" .name) -}}
+{{- range $label, $value := $selected -}}
+{{- $matchers = append $matchers (printf "%s=%q" $label (toString $value)) -}}
+{{- end -}}
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata:
+  name: {{ .name }}
+  labels: {{- include "triptych.labels" . | nindent 4 }}
+spec:
+  scaleTargetRef: {name: {{ .name }}}
+  minReplicaCount: {{ .values.autoscaling.min }}
+  maxReplicaCount: {{ .values.autoscaling.max }}
+  advanced:
+    horizontalPodAutoscalerConfig:
+      behavior: {{- include "triptych.scaling" . | nindent 8 }}
+  triggers:
+    - type: prometheus
+      metricType: AverageValue
+      metadata:
+        serverAddress: {{ .values.autoscaling.prometheus | quote }}
+        query: {{ printf "sum(%s{%s})" .values.autoscaling.metric (join ", " $matchers) | quote }}
+        threshold: {{ .values.autoscaling.target | quote }}
+{{- end -}}
+
+{{/* Streams must end before a worker goes, so scaling down is slow on purpose. */}}
+{{- define "triptych.scaling" -}}
+scaleDown: {stabilizationWindowSeconds: 300, policies: [{type: Pods, value: 1, periodSeconds: 120}]}
 {{- end -}}
 
 {{- define "triptych.budget" -}}
