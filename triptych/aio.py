@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -12,7 +13,7 @@ from triptych.connection import CALL_TIMEOUT_S, AsyncConnection
 from triptych.errors import TriptychError
 from triptych.exchange import Exchange, GenerateOptions
 from triptych.messages import Image, Prompt
-from triptych.retry import Retry
+from triptych.retry import Retry, Tries
 from triptych.tls import Tls
 from triptych.uploads import find_request, list_request, pieces
 from triptych.v1.router_pb2 import (
@@ -107,7 +108,19 @@ class AsyncClient:
         return list((await self._connection.call(lambda: self._stub.ListModels(asked, timeout=CALL_TIMEOUT_S))).models)
 
     async def watch_cluster(self, every_s: float = 1.0) -> AsyncGenerator[WatchClusterResponse, None]:
-        """The cluster as the router sees it, again and again, until the iterator is closed."""
+        """As `Client.watch_cluster`."""
+        tries = Tries(self._retry)
+        while True:
+            try:
+                async with aclosing(self._watch(every_s)) as snapshots:
+                    async for snapshot in snapshots:
+                        yield snapshot
+                        tries = Tries(self._retry)
+                return
+            except TriptychError as error:
+                await asyncio.sleep(tries.pause_s(error))
+
+    async def _watch(self, every_s: float) -> AsyncGenerator[WatchClusterResponse, None]:
         with self._connection.errors():
             call = self._stub.WatchCluster(WatchClusterRequest(every_ms=round(every_s * 1000)))
             try:

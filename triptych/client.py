@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Generator
+from contextlib import closing
 from types import TracebackType
 from typing import Self, Unpack
 
@@ -11,7 +12,7 @@ from triptych.connection import CALL_TIMEOUT_S, Connection
 from triptych.errors import TriptychError
 from triptych.exchange import Exchange, GenerateOptions
 from triptych.messages import Image, Prompt
-from triptych.retry import Retry
+from triptych.retry import Retry, Tries
 from triptych.streams import AnswerStream, upload
 from triptych.tls import Tls
 from triptych.uploads import find_request, list_request, pieces
@@ -112,7 +113,22 @@ class Client:
         return list(self._connection.call(lambda: self._stub.ListModels(asked, timeout=CALL_TIMEOUT_S)).models)
 
     def watch_cluster(self, every_s: float = 1.0) -> Generator[WatchClusterResponse, None, None]:
-        """The cluster as the router sees it, again and again, until the iterator is closed."""
+        """The cluster as the router sees it, again and again, until the iterator is closed.
+
+        Goes on with another connection when a router leaves; `retry` bounds the tries between two snapshots.
+        """
+        tries = Tries(self._retry)
+        while True:
+            try:
+                with closing(self._watch(every_s)) as snapshots:
+                    for snapshot in snapshots:
+                        yield snapshot
+                        tries = Tries(self._retry)
+                return
+            except TriptychError as error:
+                time.sleep(tries.pause_s(error))
+
+    def _watch(self, every_s: float) -> Generator[WatchClusterResponse, None, None]:
         with self._connection.errors():
             call = self._stub.WatchCluster(WatchClusterRequest(every_ms=round(every_s * 1000)))
             try:

@@ -105,7 +105,7 @@ Prompt = Part | Message | Sequence[Part | Message]
 
 def as_messages(prompt: Prompt) -> list[Message]:
     """Any accepted form of a conversation as messages; InvalidArgumentError names the piece at fault."""
-    items: Sequence[Any] = [prompt] if isinstance(prompt, str | Image | Message | Mapping) else prompt
+    items = _listed(prompt, "prompt")
     if any(_is_message(item) for item in items):
         return [_as_message(item, f"messages[{index}]") for index, item in enumerate(items)]
     return [Message("user", _as_parts(items, "messages[0].content"))] if items else []
@@ -136,10 +136,19 @@ def _as_message(item: object, param: str) -> Message:
         return item
     if not isinstance(item, Mapping) or not isinstance(item.get("role"), str):
         raise InvalidArgumentError("a message is a Message or a dict with a role and a content", param=param)
-    content = item.get("content") or ()
-    parts = [content] if isinstance(content, str | Image | Mapping) else content
-    calls = tuple(_as_call(call, f"{param}.tool_calls[{at}]") for at, call in enumerate(item.get("tool_calls") or ()))
+    parts = _listed(item.get("content") or (), f"{param}.content")
+    listed = _listed(item.get("tool_calls") or (), f"{param}.tool_calls")
+    calls = tuple(_as_call(call, f"{param}.tool_calls[{at}]") for at, call in enumerate(listed))
     return Message(item["role"], _as_parts(parts, f"{param}.content"), calls, str(item.get("tool_call_id") or ""))
+
+
+def _listed(value: object, param: str) -> Sequence[Any]:
+    """`value`, in a list unless it is one."""
+    if isinstance(value, str | Image | Message | Mapping | ToolCall):
+        return [value]
+    if isinstance(value, Sequence):
+        return value
+    raise InvalidArgumentError(f"{param} is one piece or a list of them, not {type(value).__name__}", param=param)
 
 
 def _as_call(item: object, param: str) -> ToolCall:

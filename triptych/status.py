@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import grpc
 from google.protobuf.any_pb2 import Any
+from google.protobuf.message import DecodeError
 from google.rpc.status_pb2 import Status
 
 from triptych import errors
@@ -68,10 +69,17 @@ def short(text: str) -> str:
 def _detail_of(call: grpc.Call | grpc.aio.AioRpcError) -> ErrorDetail | None:
     for key, value in call.trailing_metadata() or ():
         if key == DETAILS_KEY:
-            for packed in Status.FromString(value).details:
-                detail = ErrorDetail()
-                if packed.Unpack(detail):
-                    return detail
+            # Whatever is between here and there may have written it: bytes that say nothing are no detail.
+            with suppress(DecodeError):
+                return _first_detail(Status.FromString(value))
+    return None
+
+
+def _first_detail(status: Status) -> ErrorDetail | None:
+    for packed in status.details:
+        detail = ErrorDetail()
+        if packed.Unpack(detail):
+            return detail
     return None
 
 
@@ -81,9 +89,9 @@ def from_rpc_error(call: grpc.Call | grpc.aio.AioRpcError, peer: str = "") -> er
     if detail is None:
         cls = _BY_CODE.get(call.code().name, errors.InternalError)
         return cls(f"{peer}: {message}" if peer else message)
-    if detail.missing_digests:
-        return errors.ImagesNotFoundError(list(detail.missing_digests), param=detail.param or None)
     cls = _BY_REASON.get(detail.reason, _BY_CODE.get(call.code().name, errors.InternalError))
+    if cls is errors.ImagesNotFoundError:
+        return errors.ImagesNotFoundError(list(detail.missing_digests), param=detail.param or None)
     wait = detail.retry_after_ms / 1000 or None
     return cls(message, param=detail.param or None, retry_after_s=wait)
 

@@ -25,6 +25,11 @@ class Tls:
         return grpc.ssl_channel_credentials(_read(self.ca), _read(self.key), _read(self.cert))
 
 
+def chosen_tls(use: bool, ca: Path | None, cert: Path | None, key: Path | None) -> Tls | None:
+    """From the options of a command: None, which is plain text, without any of them."""
+    return Tls(ca, cert, key) if use or ca or cert or key else None
+
+
 def read_pem(path: Path) -> bytes:
     """The file; ConfigError when it cannot be read or holds no PEM."""
     try:

@@ -9,7 +9,12 @@ from typing import Any
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoImageProcessor
 
+from common.families.canonical import canonical_json
+from triptych.digests import digest
 from triptych.errors import CheckpointError
+
+# Written by whoever saved the checkpoint.
+_PROVENANCE = ("_name_or_path", "transformers_version")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -25,13 +30,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def identifying_config(model_dir: Path) -> dict[str, Any]:
+    """config.json without what changes nothing that is computed. Raises CheckpointError."""
+    config = read_json(model_dir / "config.json")
+    return {name: value for name, value in config.items() if name not in _PROVENANCE}
+
+
+def config_fingerprint(model_dir: Path) -> str:
+    """64 hex digits over the config alone: a quick way to tell checkpoints apart. Raises CheckpointError."""
+    return digest("triptych.config.v1", canonical_json(identifying_config(model_dir)))
+
+
 def read_config(model_dir: Path) -> Any:
     """The transformers config of the checkpoint; CheckpointError if it cannot be parsed."""
     read_json(model_dir / "config.json")
     try:
         return AutoConfig.from_pretrained(model_dir, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
-        raise CheckpointError(f"the config of {model_dir} is not usable: {error}") from error
+        reason = " ".join(str(error).split())
+        raise CheckpointError(f"the config of {model_dir} is not usable: {reason}") from error
 
 
 def read_image_processor(model_dir: Path) -> Any:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from io import FileIO, TextIOWrapper
 from pathlib import Path
 
 import pytest
@@ -173,3 +174,26 @@ def test_the_cause_of_a_failed_start_is_said_before_anything_is_stopped(cluster:
         pass
     assert caught.value.exit_code == 1 and cluster.children == {}
     assert [("bad ended with status 3" in message, status) for message, status in said] == [(True, None)]
+
+
+@pytest.fixture
+def full() -> Iterator[Console]:
+    """A terminal that takes nothing."""
+    with TextIOWrapper(FileIO("/dev/full", "w"), write_through=True) as device:
+        yield Console(file=device)
+
+
+def test_a_cluster_is_stopped_although_nothing_can_be_said(cluster: LocalCluster, full: Console) -> None:
+    reporter = Reporter(full)
+    cluster.parts, cluster._on_ready = [script("a", LISTEN + FOREVER)], reporter.on_ready
+    with pytest.raises(OSError, match="No space"), running(cluster, reporter):
+        pass
+    assert cluster.children == {}
+
+
+def test_a_log_line_that_cannot_be_written_is_lost_and_the_part_is_read_on(
+    children: list[Child], full: Console
+) -> None:
+    child = Child(script("part", "print('one'); print('two')"), Reporter(full).on_line)
+    children.append(child)
+    until(lambda: child.tail() == ["one", "two"])

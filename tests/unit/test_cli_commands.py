@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,8 @@ from typer.testing import CliRunner
 
 from tests.unit.sdk_router import FakeRouter, serve_router
 from triptych import Image
-from triptych.cli import app, main
+from triptych.cli import main
+from triptych.cli.app import NAMES, app
 from triptych.cli.chat import PolicyName, make_policy
 from triptych.cli.demo import Outcome, ask, check, to_table
 from triptych.cli.explain import to_table as to_explained
@@ -47,6 +50,25 @@ def outcomes(address: str, *conversations: Conversation) -> list[Outcome]:
 
 def test_version_is_printed() -> None:
     assert runner.invoke(app, ["version"]).stdout.strip() == VERSION
+
+
+def test_help_names_every_command() -> None:
+    shown = runner.invoke(app, ["--help"]).stdout
+    assert all(f" {name} " in shown for name in NAMES)
+
+
+def test_a_misspelt_command_is_suggested() -> None:
+    result = runner.invoke(app, ["prob"])
+    assert result.exit_code == 2 and "'probe'" in result.stderr
+
+
+def test_a_probe_loads_no_other_command() -> None:
+    """Every container runs it every few seconds."""
+    look = "import sys, triptych.cli as cli\ntry: cli.main()\nfinally: print({'typer', 'rich'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", look, "probe", "127.0.0.1:1"], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.strip()) == (1, "set()")
 
 
 def test_chat_prints_the_answer_and_its_account(address: str, router: FakeRouter, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.unit.sdk_router import FakeRouter, serve_router
 from triptych import AsyncClient, Client
-from triptych.cli import app
+from triptych.cli.app import app
 from triptych.cli.images import ago, summary, to_table
 
 NAMES = ["a" * 64, "b" * 64, "c" * 64]

@@ -20,7 +20,7 @@ from typing import Self
 
 from triptych.cli.child import Child, OnLine
 from triptych.cli.plan import HOST, ClusterOptions, Part, cpu_cores, plan_cluster
-from triptych.cli.probe import free_port, is_ready
+from triptych.cli.probe import free_port, is_ready, why_taken
 from triptych.errors import ConfigError, UnavailableError
 
 POLL_S = 0.1
@@ -86,7 +86,11 @@ class LocalCluster:
         self.stop()
 
     def start(self) -> None:
-        """Start all processes at once; they wait for each other."""
+        """Start all processes at once; they wait for each other. ConfigError when a port that was named is taken."""
+        for flag, port in (("--grpc-port", self.options.grpc_port), ("--http-port", self.options.http_port)):
+            # The router would find out, too, but only when everybody has begun to load.
+            if port and (why := why_taken(port)):
+                raise ConfigError(f"port {port} cannot be had ({why}): choose another with {flag}, or 0 for a free one")
         for part in self.parts:
             self.children[part.name] = Child(part, self._on_line)
 

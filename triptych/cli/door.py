@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from triptych.client import Client
-from triptych.tls import Tls
+from triptych.tls import Tls, chosen_tls
 
 Address = Annotated[str, typer.Option(help="host:port of a router")]
 ApiKey = Annotated[str | None, typer.Option(help="where the router asks for one", envvar="TRIPTYCH_API_KEY")]
@@ -36,5 +36,4 @@ def open_door(
     address: str, api_key: str | None, use_tls: bool, ca: Path | None, cert: Path | None, key: Path | None
 ) -> Door:
     """From the options of a command; empty ones count as unset."""
-    tls = Tls(ca, cert, key) if use_tls or ca or cert or key else None
-    return Door(address, api_key or None, tls)
+    return Door(address, api_key or None, chosen_tls(use_tls, ca, cert, key))

@@ -7,7 +7,7 @@ import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -17,9 +17,10 @@ from triptych.cli.cluster import LocalCluster
 from triptych.cli.door import Door
 from triptych.cli.plan import ClusterOptions, default_model
 from triptych.errors import ConfigError, InvalidArgumentError
-from triptych.lab.endpoint import Endpoint, OpenAIEndpoint, TriptychEndpoint
+from triptych.lab.endpoint import Endpoint, TriptychEndpoint
 from triptych.lab.groups import Group, groups_named
 from triptych.lab.material import Material
+from triptych.lab.openai_endpoint import OpenAIEndpoint
 from triptych.lab.record import Prices, Row, read_rows, write_rows
 from triptych.lab.run import FLUSH, LOST, Breakers, Lab, Plan, trials
 from triptych.lab.sessions import POLICIES
@@ -31,6 +32,16 @@ TABLE_WIDTH = 150
 Advance = Callable[[], None]
 
 
+@dataclass(frozen=True)
+class OpenAIServer:
+    """Another server to measure. `salted`: it knows `cache_salt`. Many ask for no key, and the client for any."""
+
+    url: str
+    model: str
+    salted: bool
+    api_key: str
+
+
 def run_on_triptych(door: Door | None, plan: Plan, material: Material, prices: Prices, out: Path) -> None:
     """The experiment on a cluster; one that was started for it can also be broken between turns."""
     with _cluster(door) as (router, breakers), closing(TriptychEndpoint(router.client())) as endpoint:
@@ -38,16 +49,17 @@ def run_on_triptych(door: Door | None, plan: Plan, material: Material, prices: P
         _experiment(endpoint, whole, material, prices, out, f"a Triptych cluster at {router.address}", breakers)
 
 
-def run_on_openai(
-    url: str, model: str, salted: bool, plan: Plan, material: Material, prices: Prices, out: Path
-) -> None:
-    """The experiment on any server with OpenAI's API; $OPENAI_API_KEY is the key."""
+def run_on_openai(server: OpenAIServer, plan: Plan, material: Material, prices: Prices, out: Path) -> None:
+    """The experiment on any server with OpenAI's API; InvalidArgumentError when its model is not named."""
+    if not server.model:
+        raise InvalidArgumentError("name the model of that server with --model", param="model")
     try:
         import openai  # noqa: PLC0415 - an optional dependency
     except ImportError as error:
         raise ConfigError("measuring other servers needs the package openai: install the extra `lab`") from error
-    with closing(OpenAIEndpoint(openai.OpenAI(base_url=url, max_retries=0), model, salted)) as endpoint:
-        _experiment(endpoint, plan, material, prices, out, url, {})
+    client = openai.OpenAI(base_url=server.url, api_key=server.api_key, max_retries=0)
+    with closing(OpenAIEndpoint(client, server.model, server.salted)) as endpoint:
+        _experiment(endpoint, plan, material, prices, out, server.url, {})
 
 
 def replay_trace(path: Path, door: Door | None, material: Material, prices: Prices, speed: float, out: Path) -> None:

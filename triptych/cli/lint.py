@@ -43,8 +43,8 @@ def run_lint(source: str, door: Door | None, *, as_json: bool) -> None:
 def _read(source: str) -> str:
     try:
         return sys.stdin.read() if source == "-" else Path(source).read_text()
-    except OSError as error:
-        raise ConfigError(f"cannot read {source}: {error.strerror}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {source}: {getattr(error, 'strerror', None) or 'it is no text'}") from error
 
 
 def _counter(client: Client) -> Callable[[Sequence[Any]], int | None]:

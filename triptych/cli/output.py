@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
+from triptych.cli.failure import print_error, unwritable
 from triptych.cli.plan import Part
 from triptych.errors import TriptychError
 
@@ -22,11 +24,11 @@ class Reporter:
     def __init__(self, console: Console, quiet: bool = False, log: Path | None = None) -> None:
         self._console, self._quiet = console, quiet
         self._lock = threading.Lock()
-        self._file: TextIO | None = log.open("w", encoding="utf-8") if log else None
+        self._file = _opened(log) if log else None
 
     def on_line(self, name: str, line: str) -> None:
-        """One log line of a part."""
-        with self._lock:
+        """One log line of a part; lost when it cannot be written, since the part must be read from in any case."""
+        with self._lock, suppress(OSError, SystemExit):
             if self._file:
                 print(f"{name:<{NAME_WIDTH}} | {line}", file=self._file, flush=True)
             if not self._quiet:
@@ -56,9 +58,11 @@ class Reporter:
         self._console.print(text, soft_wrap=True, highlight=False)
 
 
-def print_error(error: TriptychError) -> None:
-    """One sentence on stderr."""
-    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), error.message))
+def _opened(log: Path) -> TextIO:
+    try:
+        return log.open("w", encoding="utf-8")
+    except OSError as error:
+        raise unwritable(error) from error
 
 
 def _colour(name: str) -> str:

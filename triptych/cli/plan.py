@@ -88,6 +88,8 @@ def plan_cluster(options: ClusterOptions, take_port: Callable[[], int], cores: i
 def _check(options: ClusterOptions) -> None:
     if min(options.prefill, options.decode, options.encoders) < 1:
         raise ConfigError("a cluster needs at least one encoder, one prefill and one decode worker")
+    if options.grpc_port == options.http_port != 0:
+        raise ConfigError(f"gRPC and HTTP cannot share port {options.http_port}")
     if not (options.model / "config.json").is_file():
         raise ConfigError(f"there is no model at {options.model}: config.json is missing")
 

@@ -45,8 +45,10 @@ def running(cluster: LocalCluster, reporter: Reporter) -> Iterator[bool]:
             reporter.fail(error)
             raise typer.Exit(1) from error
         finally:
-            reporter.say("stopping")
-            cluster.stop()
+            try:
+                reporter.say("stopping")
+            finally:
+                cluster.stop()
 
 
 def run_up(options: ClusterOptions, quiet: bool, log: Path | None) -> None:

@@ -11,7 +11,9 @@ from triptych.conversation.policy import Need, Policy, Writer
 from triptych.messages import Image, Message, user
 
 REQUEST = "Describe this image in one or two sentences, with every detail that later questions may be about."
-_MENTION = re.compile(r"\bimages? (\d+(?:(?:, | and |, and | or )\d+)*)", re.IGNORECASE)
+# Longer ones name no picture.
+_NUMBER = r"\d{1,6}(?!\d)"
+_MENTION = re.compile(rf"\bimages? ({_NUMBER}(?:(?:, | and |, and | or ){_NUMBER})*)", re.IGNORECASE)
 DIGITS = 12
 
 

@@ -20,12 +20,15 @@ class Prices:
     creation: float = 1.25
     completion: float = 4.0
 
-    def cost(self, measured: Measured) -> float:
-        """What one call costs; tokens of which nothing is told count as uncached."""
+    def input_cost(self, measured: Measured) -> float:
+        """What the prompt of one call costs; tokens of which nothing is told count as uncached."""
         read, creation = measured.read_tokens or 0, measured.creation_tokens or 0
         uncached = measured.prompt_tokens - read - creation
-        parts = (uncached * self.uncached, read * self.read, creation * self.creation)
-        return (sum(parts) + measured.completion_tokens * self.completion) / 1e6
+        return (uncached * self.uncached + read * self.read + creation * self.creation) / 1e6
+
+    def cost(self, measured: Measured) -> float:
+        """What one call costs, with its answer."""
+        return self.input_cost(measured) + measured.completion_tokens * self.completion / 1e6
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Row:
     measured: Measured
     predicted_read: int | None = None
     right: bool | None = None
+    input_cost: float = 0.0
     cost: float = 0.0
     slid: bool = False
 
@@ -93,7 +97,15 @@ def write_rows(path: Path, rows: Iterable[Row]) -> None:
 
 def read_rows(path: Path) -> list[Row]:
     """Rows of a file that `write_rows` wrote."""
-    return [row_from_json(line) for line in path.read_text().splitlines() if line]
+    return [row_from_json(line) for line in lines_of(path) if line]
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a file; InvalidArgumentError when it is no text."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"{path} is no text") from error
 
 
 def _known(kind: type[Row | Measured], content: dict[str, Any]) -> dict[str, Any]:

@@ -60,5 +60,6 @@ class Replay:
         return measured_of(await stream.answer(), ((first or ended) - began) * 1e3, (ended - began) * 1e3)
 
     def _row(self, arrival: Arrival, measured: Measured) -> Row:
-        cost = self._prices.cost(measured)
-        return Row("replay", arrival.group, 0, arrival.turn, True, arrival.turn, measured, cost=cost)
+        spent, total = self._prices.input_cost(measured), self._prices.cost(measured)
+        names = ("replay", arrival.group, 0, arrival.turn, True, arrival.turn)
+        return Row(*names, measured, input_cost=spent, cost=total)

@@ -14,6 +14,8 @@ from triptych.lab.record import Prices, Row
 from triptych.lab.summary import Line, lines, second_calls
 from triptych.lab.tables import NUMBERS, cells
 
+LEFT, STAYED = "a picture left", "none left"
+
 
 @dataclass(frozen=True)
 class Plot:
@@ -79,7 +81,17 @@ def _sections(rows: Sequence[Row]) -> list[Section]:
         curve = Plot(charts.curves(sessions), "Turn by turn; a ring: a picture left the context with this turn.")
         table = [cells(line) for line in found]
         sections.append(Section("sessions", "Policies over many turns", table, [curve, *_trade(found)]))
-    return sections
+    return sections + _evictions(rows)
+
+
+def _evictions(rows: Sequence[Row]) -> list[Section]:
+    """Later turns of sessions, by whether a picture left the context with them."""
+    later = [row for row in rows if row.experiment == "session" and row.turn > 1]
+    if not any(row.slid for row in later):
+        return []
+    found = lines(later, lambda row: LEFT if row.slid else STAYED)
+    table = [cells(line) for line in found]
+    return [Section("evictions", "Turns with and without eviction", table, [_overall(found), *_trade(found)])]
 
 
 def _pairs(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
@@ -91,10 +103,14 @@ def _pairs(rows: Sequence[Row]) -> list[tuple[str, str, list[Row]]]:
 
 def _plots(found: Sequence[Line], rows: Sequence[Row]) -> list[Plot]:
     return [
-        Plot(charts.overall(found), "Token-weighted read share by group."),
+        _overall(found),
         Plot(charts.distribution(rows), "The same request by request: what the average hides."),
         *_trade(found),
     ]
+
+
+def _overall(found: Sequence[Line]) -> Plot:
+    return Plot(charts.overall(found), "Token-weighted read share by group.")
 
 
 def _trade(found: Sequence[Line]) -> list[Plot]:

@@ -139,6 +139,7 @@ class _Trial:
             measured=measured,
             predicted_read=predicted,
             right=None if expected is None else measured.text.strip() == expected,
+            input_cost=self._prices.input_cost(measured),
             cost=self._prices.cost(measured),
             slid=slid,
         )

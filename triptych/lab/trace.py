@@ -16,6 +16,7 @@ from typing import Any
 
 from triptych.errors import InvalidArgumentError, TriptychError
 from triptych.lab.material import Material
+from triptych.lab.record import lines_of
 from triptych.lab.sessions import POLICIES, Session, Step
 from triptych.lab.talks import Talk
 from triptych.messages import Image, as_messages
@@ -88,7 +89,7 @@ def read_trace(path: Path, material: Material) -> list[Arrival]:
 
 
 def _lines(path: Path, material: Material) -> Iterator[Arrival]:
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(lines_of(path), start=1):
         try:
             yield _from_json(json.loads(line), material)
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, TriptychError) as error:

@@ -71,7 +71,7 @@ def read_requests(text: str) -> list[Any]:
     """One JSON request, a JSON list of them, or one a line; InvalidArgumentError names the line at fault."""
     try:
         whole = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return [_line(number, line) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     return whole if isinstance(whole, list) else [whole]
 
@@ -79,5 +79,5 @@ def read_requests(text: str) -> list[Any]:
 def _line(number: int, line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"line {number} is no JSON: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ class Picture:
 
 
 Part = str | Picture
+# Deeper than any request that means something, and far from where JSON parsers give up.
+MOST_LEVELS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,8 @@ def read_asked(request: Any, identities: Mapping[str, str]) -> Asked:
     """The request; InvalidArgumentError when it is none. `identities` names the pixels of picture URLs."""
     if not isinstance(request, Mapping) or not isinstance(request.get("messages"), Sequence):
         raise InvalidArgumentError("a request is a JSON object with a list of messages", param="messages")
+    if _is_deeper(request, MOST_LEVELS):
+        raise InvalidArgumentError(f"a request is nested in at most {MOST_LEVELS} levels", param="messages")
     tools = tuple(json.dumps(tool, ensure_ascii=False) for tool in _items(request.get("tools"), "tools"))
     return Asked(tools, tuple(_said(message, identities) for message in request["messages"]))
 
@@ -65,7 +69,7 @@ def canonical(text: str) -> str:
     """JSON in one spelling; the text itself when it is none."""
     try:
         return json.dumps(json.loads(text), sort_keys=True, ensure_ascii=False)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -85,6 +89,19 @@ def _said(message: Any, identities: Mapping[str, str]) -> Said:
     parts += [json.dumps(call, ensure_ascii=False) for call in _items(message.get("tool_calls"), "tool_calls")]
     role = "system" if message["role"] == "developer" else message["role"]
     return Said(role, tuple(parts))
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    layer = [value]
+    for _ in range(levels):
+        layer = [inner for outer in layer for inner in _inside(outer)]
+    return bool(layer)
+
+
+def _inside(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()
 
 
 def _items(value: Any, param: str) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,7 @@ import typer
 
 from triptych.cli.door import ApiKey, TlsCa, TlsCert, TlsKey, UseTls, open_door
 from triptych.cli.lab_runs import (
+    OpenAIServer,
     chosen_groups,
     chosen_policies,
     draw,
@@ -23,7 +25,9 @@ from triptych.lab.material import FOLDER, load_material
 from triptych.lab.run import SALT, Plan
 from triptych.lab.trace import Shape
 
-lab = typer.Typer(no_args_is_help=True, help="Measure the two caches, and compare with what they must do.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Measure the two caches, and compare with what they must do."
+)
 
 Address = Annotated[str | None, typer.Option(help="host:port of a router; unset: a cluster started for it")]
 Out = Annotated[Path, typer.Option(help="folder for rows.jsonl and report.html")]
@@ -32,7 +36,7 @@ Folder = Annotated[Path, typer.Option("--material", help="folder with material.j
 PriceList = Annotated[str, typer.Option(help="uncached,read,creation,completion for a million tokens")]
 
 
-@lab.command()
+@app.command()
 def run(
     address: Address = None,
     out: Out = Path("lab"),
@@ -61,10 +65,11 @@ def run(
         door = open_door(address, api_key, tls, tls_ca, tls_cert, tls_key) if address else None
         run_on_triptych(door, plan, given, priced, out)
     else:
-        run_on_openai(openai, model, salted, plan, given, priced, out)
+        server = OpenAIServer(openai, model, salted, api_key or os.environ.get("OPENAI_API_KEY") or "none")
+        run_on_openai(server, plan, given, priced, out)
 
 
-@lab.command()
+@app.command()
 def trace(
     path: Path,
     material: Folder = FOLDER,
@@ -72,7 +77,9 @@ def trace(
     turns: Annotated[int, typer.Option(min=1, help="turns of each")] = 6,
     rate: Annotated[float, typer.Option(min=0.001, help="conversations that begin in a second")] = 0.5,
     think: Annotated[float, typer.Option(min=0.001, help="mean seconds between turns")] = 2.0,
-    zipf: Annotated[float, typer.Option(min=0, help="how much some pictures are preferred; 0: not at all")] = 1.0,
+    zipf: Annotated[
+        float, typer.Option(min=0, max=50, help="how much some pictures are preferred; 0: not at all")
+    ] = 1.0,
     policies: Annotated[str, typer.Option(help="policies, one conversation after the other")] = "append,window",
     seed: Annotated[int, typer.Option(help="equal seeds give equal traces")] = 0,
 ) -> None:
@@ -81,7 +88,7 @@ def trace(
     typer.echo(draw(path, shape, load_material(material)))
 
 
-@lab.command()
+@app.command()
 def replay(
     path: Recorded,
     address: Address = None,
@@ -100,7 +107,7 @@ def replay(
     replay_trace(path, door, load_material(material), to_prices(prices), speed, out)
 
 
-@lab.command()
+@app.command()
 def report(rows: Recorded, out: Annotated[Path, typer.Option(help="page to write")] = Path("report.html")) -> None:
     """Make the report again from recorded rows."""
     remake_report(rows, out)

@@ -1,0 +1,1 @@
+"""The sub-commands' options, a module each; what they do is in `triptych.cli`."""
