@@ -19,11 +19,12 @@ MODEL = Path("models/triptych-demo")
 
 @dataclass(frozen=True)
 class Front:
-    """Where the router listens, its process, and the addresses of one pair of workers behind it."""
+    """Where the router listens, its process, that of all workers, and the addresses of one pair of them."""
 
     address: str
     url: str
     process: psutil.Process
+    workers: psutil.Process
     prefill: str
     decode: str
 
@@ -51,7 +52,8 @@ async def running_router(
         prefill, decode = (await fleet.stdout.readline()).decode().split()
         url = f"http://127.0.0.1:{http_port}"
         await _ready(url)
-        yield Front(f"127.0.0.1:{port}", url, psutil.Process(router.pid), prefill, decode)
+        processes = psutil.Process(router.pid), psutil.Process(fleet.pid)
+        yield Front(f"127.0.0.1:{port}", url, *processes, prefill, decode)
     finally:
         router.terminate()
         assert fleet.stdin is not None

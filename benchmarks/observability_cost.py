@@ -1,7 +1,7 @@
-"""What metrics, usage records, explanations and traces cost a router: three of them side by side, in turn.
+"""What metrics, usage records, explanations and traces cost a router: several of them side by side, in turn.
 
 The workers compute nothing, so the cost is larger here than in front of any real model. `quiet` leaves everything out,
-`counted` is a router as it is started by default, `traced` exports every span of every request to a collector.
+`counted` is a router as it is started by default, `sampled` traces one request in a hundred, `traced` all of them.
 """
 
 from __future__ import annotations
@@ -39,11 +39,13 @@ class Variant:
     front: Front
     client: AsyncClient
     rates: list[float] = field(default_factory=list)
-    cpu_ms: list[float] = field(default_factory=list)
+    router_ms: list[float] = field(default_factory=list)
+    cluster_ms: list[float] = field(default_factory=list)
 
     async def measure(self, number: int) -> None:
         """One slice."""
-        done, ends, before = 0, time.perf_counter() + SLICE_S, _cpu_s(self.front.process)
+        done, ends = 0, time.perf_counter() + SLICE_S
+        before = _cpu_s(self.front.process), _cpu_s(self.front.workers)
         began = time.perf_counter()
 
         async def ask(worker: int) -> None:
@@ -55,7 +57,9 @@ class Variant:
 
         await asyncio.gather(*(ask(worker) for worker in range(CONCURRENCY)))
         self.rates.append(done / (time.perf_counter() - began))
-        self.cpu_ms.append((_cpu_s(self.front.process) - before) / done * 1000)
+        router, workers = _cpu_s(self.front.process) - before[0], _cpu_s(self.front.workers) - before[1]
+        self.router_ms.append(router / done * 1000)
+        self.cluster_ms.append((router + workers) / done * 1000)
 
 
 def _cpu_s(process: psutil.Process) -> float:
@@ -84,6 +88,7 @@ async def main(rounds: int) -> None:
             for name, module, more in (
                 ("quiet", "benchmarks._quiet_router", ()),
                 ("counted", "services.router", ()),
+                ("sampled", "services.router", ("--otlp-endpoint", endpoint, "--trace-ratio", "0.01")),
                 ("traced", "services.router", ("--otlp-endpoint", endpoint)),
             ):
                 front = await stack.enter_async_context(running_router(workers=4, module=module, more=more))
@@ -99,14 +104,16 @@ async def main(rounds: int) -> None:
 
 def show(variants: list[Variant]) -> None:
     """Medians; ratios are medians of the ratios of neighbouring slices. The first round only warms up."""
-    table = Table("router", "requests/s", "of quiet", "CPU ms a request", "of quiet")
+    names = ("requests/s", "CPU ms of the router", "CPU ms of router and workers")
+    table = Table("router", *(text for name in names for text in (name, "of quiet")))
     quiet = variants[0]
     for variant in variants:
-        rates, cpu = variant.rates[1:], variant.cpu_ms[1:]
-        rate = statistics.median(one / other for one, other in zip(rates, quiet.rates[1:], strict=True))
-        cost = statistics.median(one / other for one, other in zip(cpu, quiet.cpu_ms[1:], strict=True))
-        cells = (statistics.median(rates), rate, statistics.median(cpu), cost)
-        table.add_row(variant.name, f"{cells[0]:.1f}", f"{cells[1]:.3f}", f"{cells[2]:.2f}", f"{cells[3]:.3f}")
+        cells = []
+        for name in ("rates", "router_ms", "cluster_ms"):
+            mine, theirs = getattr(variant, name)[1:], getattr(quiet, name)[1:]
+            ratio = statistics.median(one / other for one, other in zip(mine, theirs, strict=True))
+            cells += [f"{statistics.median(mine):.2f}", f"{ratio:.3f}"]
+        table.add_row(variant.name, *cells)
     Console().print(f"prompts of about {WORDS} tokens, {TOKENS} tokens of answer, {len(quiet.rates) - 1} slices each")
     Console().print(table)
 

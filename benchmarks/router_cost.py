@@ -1,7 +1,8 @@
 """What the router adds: latency over calling the workers oneself, and requests/s of one router process.
 
 The workers compute nothing and sit in a process of their own. The prompt has about a thousand tokens and no picture,
-the answer one token, so that what remains is rendering, tokenizing, hashing, placement and the calls.
+the answer one token, so that what remains is rendering, tokenizing, hashing, placement and the calls. A `new text` was
+never seen before; `next turn` is a conversation that begins with a text that was.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import statistics
 import time
 from collections.abc import Awaitable, Callable
+from itertools import count
 from typing import Any
 
 import grpc
@@ -30,12 +32,19 @@ WORDS = 1000
 ROUNDS = 300
 THROUGHPUT_S = 6.0
 CONCURRENCY = 32
+NUMBERS = count(1)
 Ask = Callable[[int], Awaitable[None]]
 
 
 def question(number: int) -> str:
     """A text of about a thousand tokens, another one for each number."""
     return f"question {number}: " + "red " * WORDS
+
+
+def next_turn(number: int) -> list[dict[str, str]]:
+    """The same text, answered, and something else to ask for each number."""
+    said = (("user", question(0)), ("assistant", "blue"), ("user", f"and {number}?"))
+    return [{"role": role, "content": text} for role, text in said]
 
 
 class Straight:
@@ -64,12 +73,12 @@ class Straight:
 
 
 async def latencies(*asks: Ask) -> list[list[float]]:
-    """Milliseconds of each, taken in turn."""
+    """Milliseconds of each, taken in turn; everything asked is new."""
     found: list[list[float]] = [[] for _ in asks]
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
         for ask, times in zip(asks, found, strict=True):
             began = time.perf_counter()
-            await ask(number)
+            await ask(next(NUMBERS))
             times.append((time.perf_counter() - began) * 1000)
     return found
 
@@ -78,13 +87,13 @@ async def throughput(ask: Ask, front: Front) -> tuple[float, float]:
     """Requests/s at `CONCURRENCY`, and milliseconds of the router's CPU a request."""
     done, ends, before = 0, time.perf_counter() + THROUGHPUT_S, front.process.cpu_times()
 
-    async def worker(number: int) -> None:
+    async def worker() -> None:
         nonlocal done
         while time.perf_counter() < ends:
-            await ask(number)
+            await ask(next(NUMBERS))
             done += 1
 
-    await asyncio.gather(*(worker(number) for number in range(CONCURRENCY)))
+    await asyncio.gather(*(worker() for _ in range(CONCURRENCY)))
     after = front.process.cpu_times()
     cpu_s = after.user + after.system - before.user - before.system
     return done / THROUGHPUT_S, cpu_s / done * 1000
@@ -96,24 +105,28 @@ async def main() -> None:
         straight = Straight(front)
         async with AsyncClient(front.address) as client:
 
-            async def routed(number: int) -> None:
+            async def new(number: int) -> None:
                 await client.generate(question(number), max_tokens=1, temperature=0).answer()
 
-            await asyncio.gather(*(routed(number) for number in range(50)))
-            direct, through = await latencies(straight.ask, routed)
-            rate, cpu_ms = await throughput(routed, front)
+            async def known(number: int) -> None:
+                await client.generate(next_turn(number), max_tokens=1, temperature=0).answer()
+
+            await asyncio.gather(*(ask(next(NUMBERS)) for ask in (new, known) for _ in range(50)))
+            times = await latencies(straight.ask, new, known)
+            served = [await throughput(ask, front) for ask in (new, known)]
         await straight.close()
         rss = front.process.memory_info().rss / 2**20
-    show(len(straight.prompt.token_ids), direct, through)
-    Console().print(f"one router process: {rate:.0f} requests/s, {cpu_ms:.1f} ms of CPU a request, {rss:.0f} MiB")
+    show(len(straight.prompt.token_ids), times, served)
+    Console().print(f"memory of the router: {rss:.0f} MiB")
 
 
-def show(tokens: int, direct: list[float], through: list[float]) -> None:
-    """The table of latencies."""
-    table = Table("milliseconds", "straight to the workers", "through the router", "added")
-    for name, at in (("p50", 50), ("p99", 99)):
-        one, other = (statistics.quantiles(times, n=100)[at - 1] for times in (direct, through))
-        table.add_row(name, f"{one:.2f}", f"{other:.2f}", f"{other - one:.2f}")
+def show(tokens: int, times: list[list[float]], served: list[tuple[float, float]]) -> None:
+    """A row for each way of asking; the first, straight, is what the others add to."""
+    table = Table("ms", "p50", "added", "p99", "added", "requests/s", "CPU a request")
+    marks = [[statistics.quantiles(each, n=100)[at] for at in (49, 98)] for each in times]
+    for name, mark, load in zip(("straight", "new text", "next turn"), marks, [None, *served], strict=True):
+        cells = [text for own, least in zip(mark, marks[0], strict=True) for text in (own, own - least)]
+        table.add_row(name, *(f"{cell:.2f}" for cell in cells), *([f"{load[0]:.0f}", f"{load[1]:.1f}"] if load else []))
     Console().print(f"a prompt of {tokens} tokens, one token of answer, {ROUNDS} of each in turn")
     Console().print(table)
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks._router import MODEL, running_router
-from benchmarks.router_cost import question
+from benchmarks.router_cost import NUMBERS, question
 from tests.valkey import free_port
 
 ROUNDS = 300
@@ -70,7 +70,8 @@ async def latencies(*urls: str) -> list[float]:
     """Median milliseconds of each, taken in turn."""
     clients = [httpx.AsyncClient(base_url=url, timeout=30) for url in urls]
     times: list[list[float]] = [[] for _ in urls]
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
+        number = next(NUMBERS)
         for http, found in zip(clients, times, strict=True):
             began = time.perf_counter()
             (await post(http, number)).raise_for_status()
@@ -87,7 +88,7 @@ async def cpu_ms(url: str, process: psutil.Process) -> tuple[float, float]:
     async def client(http: httpx.AsyncClient) -> None:
         nonlocal done
         while time.perf_counter() < ends:
-            await post(http, done)
+            await post(http, next(NUMBERS))
             done += 1
 
     async with httpx.AsyncClient(base_url=url, timeout=30) as http:

@@ -20,6 +20,7 @@ from common.store import codec
 from common.store.budget import Budget
 from common.store.client import connect
 from common.store.embeddings import EmbeddingStore
+from tests.stored import publish
 from tests.valkey import start_valkey
 
 KEY = "b" * 64
@@ -48,7 +49,7 @@ async def compare(url: str, mebibytes: int, rounds: int) -> dict[str, float]:
     value = bytes(codec.pack(KEY, tensors))
     steps: dict[str, Step] = {
         "raw write": lambda: raw.set("raw", value, px=60_000),
-        "write": lambda: store.publish(KEY, "bench", tensors),
+        "write": lambda: publish(store, KEY, "bench", tensors),
         "raw read": lambda: raw.get("raw"),
         "read": lambda: store.get(KEY, rows),
     }

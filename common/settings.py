@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -19,6 +19,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from common.rpc.address import host_port
 from common.rpc.tls import ServerTls, client_tls, server_tls
 from common.tracing.logs import LogFormat
 from triptych.errors import ConfigError
@@ -58,6 +59,12 @@ class ServiceSettings(BaseSettings):
     trace_ratio: float = Field(1.0, ge=0, le=1, description="part of the requests whose trace is recorded")
     drain_grace_s: float = Field(30.0, ge=0, description="seconds that running work may take after SIGTERM")
 
+    @field_validator("host", "advertise")
+    @classmethod
+    def _without_brackets(cls, value: str | None) -> str | None:
+        """An IPv6 address may be written as it stands before a port."""
+        return value[1:-1] if value and value.startswith("[") and value.endswith("]") else value
+
     @property
     def served_name(self) -> str:
         """Model name in requests and in the registry."""
@@ -65,7 +72,7 @@ class ServiceSettings(BaseSettings):
 
     def address(self, port: int) -> str:
         """host:port for other services."""
-        return f"{self.advertise or self.host}:{port}"
+        return host_port(self.advertise or self.host, port)
 
     @property
     def server_tls(self) -> ServerTls | None:

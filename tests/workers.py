@@ -22,6 +22,7 @@ from services.prefill import __main__ as prefill_main
 from services.prefill.settings import PrefillSettings
 from services.worker import __main__ as combined_main
 from services.worker.settings import CombinedSettings
+from tests.stored import publish
 from triptych.channel import open_channel
 from triptych.status import rpc_errors
 from triptych.tls import Tls
@@ -76,7 +77,7 @@ class Pair:
     async def put(self, picture: Picture) -> None:
         """Store an embedding, as the encoder does."""
         redis = connect(self._redis_url)
-        await EmbeddingStore(redis).publish(picture.key, "test", picture.tensors)
+        await publish(EmbeddingStore(redis), picture.key, "test", picture.tensors)
         await redis.aclose()
 
     def prompt(self, token_ids: Sequence[int], pictures: Sequence[Picture] = ()) -> types_pb2.Prompt:
@@ -136,18 +137,24 @@ class Pair:
         announce: bool = True,
     ) -> prefill_pb2.PrefillResponse:
         """Only the prefill of a request; without `announce` its embeddings never come."""
+        over = asyncio.Event()
 
         async def messages() -> AsyncIterator[prefill_pb2.PrefillRequest]:
             begin = prefill_pb2.PrefillBegin(request_id="test", prompt=prompt, sampling=sampling, ticket=ticket)
             begin.peers.extend(self.peers)
             yield prefill_pb2.PrefillRequest(begin=begin)
             if not announce:
-                await asyncio.Event().wait()
+                await over.wait()
+                return
             for key in dict.fromkeys(span.embedding_key for span in prompt.images):
                 yield prefill_pb2.PrefillRequest(image_ready=prefill_pb2.ImageReady(embedding_key=key))
 
-        with rpc_errors():
-            return await self.prefill.Prefill(messages())
+        try:
+            with rpc_errors():
+                return await self.prefill.Prefill(messages())
+        finally:
+            # gRPC keeps waiting for the next message of a call that has failed.
+            over.set()
 
 
 @asynccontextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from common.capacity.shape import LanguageShape, Linear, ModelShape, VisionShape
@@ -14,6 +13,7 @@ from common.families.checkpoint import read_config
 from common.families.registry import load_family
 from common.models.attention import register_attention
 from common.models.language import LanguageModule
+from common.models.loading import build_empty
 from common.models.settings import TextSettings
 from common.models.vision import build_vision
 
@@ -49,8 +49,8 @@ def meta_parameters(model_dir: Path) -> tuple[int, int]:
     config = read_config(model_dir)
     tied = TextSettings.of(config, model_dir).tied
     register_attention()
-    with torch.device("meta"):
-        tower, language = build_vision(config), LanguageModule(config.text_config)
+    tower: nn.Module = build_empty(model_dir, lambda: build_vision(config))
+    language = build_empty(model_dir, lambda: LanguageModule(config.text_config))
     if tied:
         language.tie()
     return _count(tower), _count(language)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from common.rpc.address import host_port, listen
 from triptych.errors import ConfigError
 
 PATH = b"/metrics"
@@ -26,9 +27,10 @@ class MetricsServer:
     async def start(self) -> int:
         """Listen; returns the port. ConfigError when the address is taken."""
         try:
-            self._server = await asyncio.start_server(self._accept, self._host, self._port, limit=HEAD_BYTES)
+            listener = listen(self._host, self._port)
+            self._server = await asyncio.start_server(self._accept, sock=listener, limit=HEAD_BYTES)
         except OSError as error:
-            where = f"{self._host}:{self._port}"
+            where = host_port(self._host, self._port)
             raise ConfigError(f"cannot serve metrics on {where}: {error.strerror}") from error
         port: int = self._server.sockets[0].getsockname()[1]
         return port

@@ -10,6 +10,7 @@ import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from common.rpc.address import host_port
 from common.rpc.instance import InstanceInterceptor
 from common.rpc.interceptor import ErrorInterceptor
 from common.rpc.tls import ServerTls
@@ -36,7 +37,7 @@ class RpcServer:
         self._server = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)
         self._health = health.aio.HealthServicer()
         self._names: list[str] = []
-        self._bind, self._tls = f"{host}:{port}", tls
+        self._bind, self._tls = host_port(host, port), tls
         self.port = port
 
     def add(self, register: Register, servicer: Any, full_name: str) -> None:

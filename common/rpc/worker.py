@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
@@ -46,7 +47,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self, request: worker_pb2.GetLoadRequest, context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_pb2.GetLoadResponse:
         """The current load."""
-        return self._load()
+        return self._load_now()
 
     async def Drain(
         self, request: worker_pb2.DrainRequest, context: grpc.aio.ServicerContext[Any, Any]
@@ -89,11 +90,16 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _step(self, backlog: Backlog) -> worker_pb2.WatchCacheResponse:
         response = backlog.take()
-        response.load.CopyFrom(self._load())
+        response.load.CopyFrom(self._load_now())
         response.draining = self._info().draining
         if response.snapshot:
             response.instance_ids.extend(self._instances)
         return response
+
+    def _load_now(self) -> worker_pb2.GetLoadResponse:
+        load = self._load()
+        load.at_unix_ms = time.time_ns() // 10**6
+        return load
 
     def _wake(self) -> None:
         for wake in self._wakes:

@@ -94,11 +94,6 @@ class EmbeddingStore(Reservations):
             self.counters.write_failed()
             raise InternalError("an embedding cannot be brought into the store's format") from error
 
-    async def publish(self, key: str, owner: str, tensors: Mapping[str, Tensor], request: str = "") -> int:
-        """`put` of tensors; the bytes stored, 0 when there was no room."""
-        value = self.pack(key, tensors)
-        return len(value) if await self.put(key, owner, value, request) else 0
-
     async def put(self, key: str, owner: str, value: Packed | bytes, request: str = "") -> bool:
         """Make a packed value ready, lease it to `request`, end the reservation; evicts others as far as it must.
 

@@ -44,7 +44,7 @@ class Reservations:
         self.counters = StoreCounters()
 
     async def reserve(self, key: str, owner: str, ttl_s: float, request: str = "") -> Reservation:
-        """Ask to compute `key`. RESERVED: the caller must publish or release, and renew before `ttl_s` is over.
+        """Ask to compute `key`. RESERVED: the caller must put the value or release, and renew before `ttl_s` is over.
 
         `owner` is unique per attempt. A dead owner is forgotten after its `ttl_s`, and the next caller takes over.
         READY: `request` has a lease.
@@ -54,10 +54,10 @@ class Reservations:
             answer = await self._eval(self._redis, scripts.RESERVE, key, *arguments, more=(reservation_key(key),))
         return Reservation(answer)
 
-    async def renew(self, owners: Mapping[str, str], ttl_s: float) -> None:
-        """Prolong reservations: key to its owner. Those that have changed hands are left alone."""
+    async def renew(self, keys: Mapping[str, str], ttl_s: float) -> None:
+        """Prolong reservations: owner to key. Those that have changed hands are left alone."""
         async with self._gate(), self._redis.pipeline(transaction=False) as pipe:
-            for key, owner in owners.items():
+            for owner, key in keys.items():
                 pipe.eval(scripts.RENEW, 1, reservation_key(key), owner, round(ttl_s * 1000))
             await pipe.execute()
 

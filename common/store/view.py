@@ -22,7 +22,7 @@ class Entry:
 @dataclass
 class _Seen:
     info: WorkerInfo
-    expires_ms: float
+    entry: Entry
     missing_since: float | None = None
 
 
@@ -51,11 +51,18 @@ class View:
         return before != self.workers
 
     def _take(self, name: str, entry: Entry) -> None:
-        info = _parse(name, entry.value)
+        info = self._read(name, entry.value)
         if info is None:
+            # Whoever says nothing sensible any more, for example no address, is not where it was before either.
+            self._seen.pop(name, None)
             self.malformed += 1
             return
-        self._seen[name] = _Seen(info, entry.expires_ms)
+        self._seen[name] = _Seen(info, entry)
+
+    def _read(self, name: str, value: bytes) -> WorkerInfo | None:
+        known = self._seen.get(name)
+        # Most say the same again and again, and parsing it takes longer than everything else here.
+        return known.info if known is not None and known.entry.value == value else _parse(name, value)
 
     def _forget(self, entries: Mapping[str, Entry], now: float) -> None:
         # Counted from the first reading that lacks it: while Redis is down there are none, and nobody ages.
@@ -71,7 +78,7 @@ class View:
         # A restarted process may listen where its killed predecessor did: the latest heartbeat owns the address. A
         # process of several stages has an entry for each of its roles.
         newest: dict[tuple[str, int], _Seen] = {}
-        for seen in sorted(self._seen.values(), key=lambda seen: seen.expires_ms):
+        for seen in sorted(self._seen.values(), key=lambda seen: seen.entry.expires_ms):
             newest[seen.info.address, seen.info.role] = seen
         return tuple(sorted((seen.info for seen in newest.values()), key=lambda info: info.instance_id))
 

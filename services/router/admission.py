@@ -26,6 +26,8 @@ from triptych.v1.worker_pb2 import WorkerInfo
 # A tokenizer may shorten a text before it cuts it, for example by composing accents.
 SLACK = 2
 MOST_PRIORITY = 8
+AT_ONCE = 8192
+"""Characters that are tokenized on the event loop, in a millisecond or two: a thread costs half of one to ask."""
 
 
 class Admission:
@@ -38,7 +40,7 @@ class Admission:
         """A job; raises the error that the client shall see."""
         scope, names, images = await self._pictures(request, caller)
         encoders = self._placement.encoders() if names else []
-        ids, spans = await asyncio.to_thread(self._expand, request, images)
+        ids, spans = await self._tokens(request, images, scope)
         keys = _keys(images, scope, encoders)
         return Job(
             request_id=uuid.uuid4().hex,
@@ -58,7 +60,7 @@ class Admission:
         """The prompt, every picture expanded; raises as `admit` does."""
         scope, names, images = await self._pictures(request, caller)
         encoders = self._placement.encoders() if names else []
-        ids, spans = await asyncio.to_thread(self._expand, request, images)
+        ids, spans = await self._tokens(request, images, scope)
         prompt = _prompt(ids, spans, _keys(images, scope, encoders), scope)
         size = self._placement.block_size()
         return TokenizeResponse(token_ids=prompt.token_ids, images=prompt.images, block_size=size)
@@ -85,14 +87,24 @@ class Admission:
         length = characters(request)
         if length > SLACK * context * self._parts.tokenizer.longest_token:
             raise ContextLengthError(
-                f"the messages have {length} characters; the {context} tokens of the context cannot say as much",
+                f"the texts have {length} characters; the {context} tokens of the context cannot say as much",
                 param="messages",
             )
 
-    def _expand(self, request: GenerateRequest, images: Sequence[StoredImage]) -> tuple[list[int], list[ImageSpan]]:
+    async def _tokens(
+        self, request: GenerateRequest, images: Sequence[StoredImage], scope: str
+    ) -> tuple[list[int], list[ImageSpan]]:
+        with self._parts.tokenizer.reserved() as free:
+            if free and characters(request) <= AT_ONCE:
+                return self._expand(request, images, scope)
+        return await asyncio.to_thread(self._expand, request, images, scope)
+
+    def _expand(
+        self, request: GenerateRequest, images: Sequence[StoredImage], scope: str
+    ) -> tuple[list[int], list[ImageSpan]]:
         parts = self._parts
         layouts = [parts.family.layout(image.width, image.height) for image in images]
-        return parts.family.expand(token_ids(request, parts.renderer, parts.tokenizer), layouts)
+        return parts.family.expand(token_ids(request, parts.renderer, parts.tokenizer, scope), layouts)
 
 
 def _priority(priority: int) -> int:

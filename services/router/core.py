@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 
 from redis.asyncio import Redis
@@ -76,8 +77,7 @@ class Core:
         pipeline = Pipeline(
             routing.placement, ledger, channels, pixels, routing.turnstile, routing.failover, self.metrics.rescued
         )
-        self.grammars = Grammars()
-        planner = Planner(self.grammars, parts.renderer.knows_tools)
+        planner = Planner(Grammars(), parts.renderer.knows_tools)
         self.history = History(int(settings.history), routing.placement.block_size)
         prompts = PromptMetrics(self.metrics.registry, self.cluster.revision)
         self.generator = Generator(
@@ -93,10 +93,10 @@ class Core:
         return self.keys.tenants if self.keys else None
 
 
-def add_rpc(server: RpcServer, settings: RouterSettings, core: Core) -> None:
-    """Add the gRPC interface to `server`."""
+def add_rpc(server: RpcServer, settings: RouterSettings, core: Core, draining: asyncio.Event) -> None:
+    """Add the gRPC interface to `server`; `draining` ends what would otherwise never end."""
     timeout = settings.request_timeout_s
-    snapshots = Snapshots(core.routing, core.ledger, core.metrics)
+    snapshots = Snapshots(core.routing, core.ledger, core.metrics, draining)
     servicer = RouterServicer(
         core.generator, core.images, core.parts.card, snapshots, core.history, core.access, core.incoming, timeout
     )
@@ -108,9 +108,10 @@ def http_server(settings: RouterSettings, core: Core, missing: Missing) -> HttpS
     parts = core.parts
     intake = Intake(core.images, settings.max_image_size, settings.max_images, core.remote)
     endpoint = Endpoint(core.generator, settings.max_body_size, core.incoming)
-    chat = Chat(parts.card.name, endpoint, intake, parts.tokenizer, core.grammars)
+    chat = Chat(parts.card.name, endpoint, intake, parts.tokenizer)
     text = Text(parts.card, endpoint, intake, parts.tokenizer)
     pages, known = Pages(parts.card, missing, core.degraded, core.metrics), KnownImages(core.images)
     app = build_app(chat, text, pages, known, core.access, settings.request_timeout_s)
     tls = server_tls(settings.tls_cert, settings.tls_key, settings.http_client_ca)
-    return HttpServer(app, settings.host, settings.http_port, settings.drain_grace_s, tls)
+    grace, patience = settings.drain_grace_s, settings.upload_timeout_s
+    return HttpServer(app, settings.host, settings.http_port, grace, patience, tls)

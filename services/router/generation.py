@@ -21,6 +21,7 @@ from services.router.figures.prompt_metrics import PromptMetrics
 from services.router.figures.traces import answered, asked
 from services.router.history.history import History
 from services.router.plan import Plan, Planner
+from services.router.prompts.prompt import prompt_named
 from services.router.prompts.tokenizer import Tokenizer
 from services.router.running.job import Job
 from services.router.running.pipeline import Pipeline, Run
@@ -61,8 +62,8 @@ class Generator:
         accepted_ns = time.monotonic_ns()
         with self._metrics.request(), held("request", model=self._model) as trace:
             enter(trace)
-            with span("admission"):
-                plan = await self._planner.plan(request)
+            with span("admission"), prompt_named(request):
+                plan = await self._planner.plan(request, caller)
                 job = await self._admission.admit(plan.request, caller)
             trace.set_attributes(asked(request, job))
             _reserve(caller, job, plan)
@@ -87,8 +88,9 @@ class Generator:
 
     async def tokenize(self, request: GenerateRequest, caller: Caller) -> TokenizeResponse:
         """The prompt as token ids, every picture expanded to its placeholders."""
-        plan = await self._planner.plan(request)
-        return await self._admission.tokenize(plan.request, caller)
+        with prompt_named(request):
+            plan = await self._planner.plan(request, caller)
+            return await self._admission.tokenize(plan.request, caller)
 
     async def detokenize(self, ids: Sequence[int]) -> str:
         """Text of token ids, without special tokens; InvalidArgumentError for more than any context holds."""

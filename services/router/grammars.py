@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from weakref import WeakValueDictionary
 
 from common.grammar import Fault, Language, find_fault
 from common.grammar.language import PARAM
+from services.router.caller import Caller
 from triptych.errors import InvalidArgumentError
 from triptych.v1 import types_pb2
 
@@ -23,19 +25,29 @@ class Grammars:
         # those who asked have left. The lock lets who asks for the same one wait for its result instead.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
         self._turn = asyncio.Lock()
+        # One of each tenant at most waits for the turn, so that tenants take turns whatever each of them sends.
+        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
-    async def check(self, grammar: types_pb2.Grammar, param: str = "") -> None:
-        """InvalidArgumentError naming the part at fault, below `param`, the name of the request's field."""
+    async def check(self, grammar: types_pb2.Grammar, caller: Caller, param: str = "") -> None:
+        """InvalidArgumentError naming the part at fault, below `param`, the name of the request's field.
+
+        DeadlineExceededError when there are too many before it.
+        """
         language = Language.of(grammar)
         param = param or f"{PARAM}.{language.kind}"
-        async with self._turn:
-            if language not in self._known:
-                loop = asyncio.get_running_loop()
-                self._keep(language, await loop.run_in_executor(self._thread, _find, language, param))
-            fault = self._known[language]
+        known = language in self._known
+        fault = self._known[language] if known else await self._learn(language, caller, param)
         if fault:
             path = f"{param}.{fault.path}" if fault.path else param
             raise InvalidArgumentError(f"{path}: {fault.message}", param=path)
+
+    async def _learn(self, language: Language, caller: Caller, param: str) -> Fault | None:
+        lane = self._lanes.setdefault(caller.tenant, asyncio.Lock())
+        async with caller.in_time("the check of a grammar"), lane, self._turn:
+            if language not in self._known:
+                loop = asyncio.get_running_loop()
+                self._keep(language, await loop.run_in_executor(self._thread, _find, language, param))
+            return self._known[language]
 
     def _keep(self, language: Language, fault: Fault | None) -> None:
         self._known[language] = fault

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.families import Family, load_family
+from common.families.checkpoint import config_fingerprint
 from services.router.defaults import AnswerDefaults, load_defaults
 from services.router.prompts.rendering import Renderer
 from services.router.prompts.tokenizer import Tokenizer
 from services.router.settings import RouterSettings
-from triptych.v1.router_pb2 import ModelCard
+from triptych.v1.router_pb2 import ModelCard, RouterInfo
+from triptych.version import VERSION
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,7 @@ class Parts:
     renderer: Renderer
     defaults: AnswerDefaults
     card: ModelCard
+    info: RouterInfo
 
 
 def load_parts(settings: RouterSettings) -> Parts:
@@ -34,4 +37,11 @@ def load_parts(settings: RouterSettings) -> Parts:
         context_length=defaults.context_length,
         max_images=settings.max_images,
     )
-    return Parts(family, tokenizer, Renderer(tokenizer, family.image_token_id, family.image_markup), defaults, card)
+    info = RouterInfo(
+        version=VERSION,
+        model=card.name,
+        config_fingerprint=config_fingerprint(settings.model),
+        preprocessing_fingerprint=family.preprocessing_fingerprint,
+    )
+    renderer = Renderer(tokenizer, family.image_token_id, family.image_markup)
+    return Parts(family, tokenizer, renderer, defaults, card, info)

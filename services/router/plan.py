@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from common.grammar.language import MAX_CHARACTERS, PARAM
+from common.grammar.language import MAX_CHARACTERS
 from services.router.answers.reader import PlainReader, Reader
 from services.router.answers.stops import check_stops
 from services.router.answers.tool_calls import ToolCallReader
+from services.router.caller import Caller
 from services.router.grammars import Grammars
 from services.router.prompts.tools import answer_grammar, check_tools, offered
 from services.router.running.job import Job
@@ -44,24 +45,26 @@ class Planner:
     def __init__(self, grammars: Grammars, tools: bool) -> None:
         self._grammars, self._tools = grammars, tools
 
-    async def plan(self, request: GenerateRequest) -> Plan:
+    async def plan(self, request: GenerateRequest, caller: Caller) -> Plan:
         """InvalidArgumentError, naming the field, for what cannot be answered so."""
         stops = check_stops(request.stop)
         if request.n > MAX_CHOICES:
             raise InvalidArgumentError(f"n: at most {MAX_CHOICES} answers are possible, not {request.n}", param="n")
         _check_names(request)
         _check_prompt(request)
-        await check_tools(request, self._tools, self._grammars)
-        return Plan(await self._with_grammar(request), stops, max(1, request.n))
+        await check_tools(request, self._tools, self._grammars, caller)
+        return Plan(await self._with_grammar(request, caller), stops, max(1, request.n))
 
-    async def _with_grammar(self, request: GenerateRequest) -> GenerateRequest:
+    async def _with_grammar(self, request: GenerateRequest, caller: Caller) -> GenerateRequest:
         if request.sampling.HasField("grammar"):
-            await self._grammars.check(request.sampling.grammar)
+            await self._grammars.check(request.sampling.grammar, caller)
         grammar = answer_grammar(request)
         if grammar is None:
             return request
         if request.sampling.ignore_eos:
-            raise InvalidArgumentError("ignore_eos: an answer with a grammar ends where it is complete", param=PARAM)
+            raise InvalidArgumentError(
+                "ignore_eos: an answer with a grammar ends where it is complete", param="ignore_eos"
+            )
         if len(grammar.lark) > MAX_CHARACTERS:
             raise InvalidArgumentError(f"the schemas have more than {MAX_CHARACTERS} characters", param="tools")
         changed = GenerateRequest()

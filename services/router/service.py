@@ -7,6 +7,7 @@ import logging
 from contextlib import AsyncExitStack
 from functools import partial
 
+from common.rpc.address import host_port
 from common.rpc.channels import Channels
 from common.rpc.server import RpcServer
 from common.store.client import connect
@@ -28,7 +29,7 @@ class RouterProcess:
 
     def __init__(self, settings: RouterSettings) -> None:
         self._settings = settings
-        self._draining = False
+        self._draining = asyncio.Event()
         self._opened = AsyncExitStack()
         self.ledger = Ledger()
         self.port = self.http_port = 0
@@ -53,11 +54,11 @@ class RouterProcess:
             self._opened.push_async_callback(_cancel, asyncio.create_task(core.keys.watch(), name="keys file"))
         await self._listen(core)
         host = self._settings.host
-        log.info("gRPC on %s:%d, HTTP on %s:%d", host, self.port, host, self.http_port)
+        log.info("gRPC on %s, HTTP on %s", host_port(host, self.port), host_port(host, self.http_port))
 
     async def stop(self) -> None:
         """Readiness off, running answers end within the grace, everything closed."""
-        self._draining = True
+        self._draining.set()
         await self._opened.aclose()
 
     async def _listen(self, core: Core) -> None:
@@ -65,14 +66,14 @@ class RouterProcess:
         missing = partial(self._missing, core.cluster)
         rpc = RpcServer(settings.host, settings.port, tls=settings.server_tls)
         http = http_server(settings, core, missing)
-        add_rpc(rpc, settings, core)
+        add_rpc(rpc, settings, core, self._draining)
         self._opened.push_async_callback(_drain, rpc, http, settings.drain_grace_s)
         self.port, self.http_port = await rpc.start(), await http.start()
         readiness = asyncio.create_task(_tell_readiness(rpc, missing), name="readiness")
         self._opened.push_async_callback(_cancel, readiness)
 
     def _missing(self, cluster: Cluster) -> list[str]:
-        return ["the router is draining"] if self._draining else cluster.missing()
+        return ["the router is draining"] if self._draining.is_set() else cluster.missing()
 
 
 async def _tell_readiness(rpc: RpcServer, missing: Missing) -> None:

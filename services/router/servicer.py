@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import aclosing, closing, contextmanager
 from typing import Any, cast
@@ -74,9 +73,9 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self, request: router_pb2.FindImagesRequest, context: Context
     ) -> router_pb2.FindImagesResponse:
         """Split digests into known and missing."""
-        scope = _scope(request, self._caller(context))
-        digests = _check_digests(request.digests)
-        found = await self._images.find(scope, digests)
+        with _counted(self._caller(context)) as caller:
+            scope, digests = _scope(request, caller), _check_digests(request.digests)
+            found = await self._images.find(scope, digests)
         records = [self._images.record(image) for image in found.values()]
         missing = [digest for digest in digests if digest not in found]
         return router_pb2.FindImagesResponse(found=records, missing=missing)
@@ -85,18 +84,19 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         self, request: router_pb2.ListImagesRequest, context: Context
     ) -> router_pb2.ListImagesResponse:
         """One page of the pictures known in the caller's scope."""
-        scope = _scope(request, self._caller(context))
-        return await self._images.page(scope, request.page_size, request.page_token)
+        with _counted(self._caller(context)) as caller:
+            return await self._images.page(_scope(request, caller), request.page_size, request.page_token)
 
     async def WatchCluster(
         self, request: router_pb2.WatchClusterRequest, context: Context
     ) -> AsyncIterator[router_pb2.WatchClusterResponse]:
-        """Show the cluster until the caller leaves."""
+        """Show the cluster until the caller leaves, or may not see it any more."""
         self._caller(context).check_operator()
         every_s = max(LEAST_EVERY_MS, request.every_ms or EVERY_MS) / 1000
-        while True:
-            yield self._snapshots.take()
-            await asyncio.sleep(every_s)
+        async with aclosing(self._snapshots.every(every_s)) as snapshots:
+            async for snapshot in snapshots:
+                self._caller(context).check_operator()
+                yield snapshot
 
     async def ListModels(
         self, request: router_pb2.ListModelsRequest, context: Context
@@ -107,9 +107,10 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
 
     async def Explain(self, request: router_pb2.ExplainRequest, context: Context) -> router_pb2.ExplainResponse:
         """The latest requests of the caller's scope."""
-        scope = _scope(request, self._caller(context))
         count = min(request.last or EXPLAINED, KEPT)
-        return router_pb2.ExplainResponse(requests=self._history.latest(scope, count, request.session_id))
+        with _counted(self._caller(context)) as caller:
+            latest = self._history.latest(_scope(request, caller), count, request.session_id)
+        return router_pb2.ExplainResponse(requests=latest)
 
     async def Tokenize(self, request: router_pb2.TokenizeRequest, context: Context) -> router_pb2.TokenizeResponse:
         """The prompt of a request as token ids."""

@@ -46,7 +46,9 @@ class RouterSettings(ServiceSettings):
         ByteSize(512 * 2**20),
         description="bytes of bodies and uploads, of all callers, received at the same time",
     )
-    upload_timeout_s: float = Field(60.0, gt=0, description="seconds in which a body or an upload must arrive")
+    upload_timeout_s: float = Field(
+        60.0, gt=0, description="seconds in which HTTP headers, a body or an upload must arrive"
+    )
     request_timeout_s: float = Field(600.0, gt=0, description="seconds that one answer may take at most")
     max_attempts: PositiveInt = Field(3, description="workers tried for one request, the first included")
     quarantine_s: float = Field(300.0, gt=0, description="seconds that a request is refused over which workers died")

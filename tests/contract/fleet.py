@@ -54,6 +54,7 @@ class Script:
     error_after_tokens: TriptychError | None = None
     encode_gate: asyncio.Event | None = None
     die_after_tokens: bool = False
+    end_after_tokens: bool = False
     # What further choices of a request say, and what the next requests say in turn.
     others: dict[int, list[int]] = field(default_factory=dict)
     turns: list[list[int]] = field(default_factory=list)
@@ -216,6 +217,8 @@ class FakeDecode(Worker, decode_pb2_grpc.DecodeServiceServicer):
         limit, begun = request.sampling.max_tokens, request.prompt.generated
         answer = self.script.spoken(request.sampling.choice_index)
         for index, token_id in enumerate(answer[begun:limit], start=begun):
+            if index - begun == self.script.pause_after and self.script.end_after_tokens:
+                return
             if index - begun == self.script.pause_after and (not begun or self.script.die_after_tokens):
                 await self._pause()
             top = [TokenChoice(token_id=token_id, logprob=-0.5)] * request.sampling.top_logprobs

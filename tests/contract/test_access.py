@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,23 @@ import pytest
 from tests.contract.router_bench import Bench, eventually, open_bench, png
 from tests.contract.test_openai_chat import image_part
 from tests.contract.test_router_grpc import request
-from triptych import AsyncClient
+from triptych import AsyncClient, Retry
 from triptych.channel import open_channel, with_key
-from triptych.errors import ImagesNotFoundError, PermissionDeniedError, QuotaExceededError, UnauthenticatedError
+from triptych.errors import (
+    ImagesNotFoundError,
+    InternalError,
+    PermissionDeniedError,
+    QuotaExceededError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from triptych.keys import key_digest
 from triptych.messages import Image, user
 from triptych.status import rpc_errors
 from triptych.v1 import router_pb2
 from triptych.v1.router_pb2_grpc import RouterServiceStub
 
+SECRET = "zebracrossing"
 KEYS = {"acme": "tk-acme-key", "zoo": "tk-zoo-key", "tiny": "tk-tiny-key"}
 TINY = "[tenants.tiny]\noperator = true\nrequests = 1\nimages = 1\ntokens_per_minute = 4000\n"
 
@@ -39,6 +49,13 @@ async def locked(valkey_url: str, keys_file: Path) -> AsyncIterator[Bench]:
     """A router with a keys file."""
     async with open_bench(valkey_url, ("encoder", "prefill", "decode"), keys_file=keys_file) as bench:
         yield bench
+
+
+def leave_one_key(keys_file: Path) -> None:
+    """Only `tk-new` of acme is known from now on."""
+    beside = keys_file.with_suffix(".new")
+    beside.write_text(f'[[keys]]\ntenant = "acme"\nsha256 = "{key_digest("tk-new")}"\n')
+    beside.replace(keys_file)
 
 
 def bearer(tenant: str) -> dict[str, str]:
@@ -139,6 +156,20 @@ async def test_only_operators_watch_the_cluster(locked: Bench) -> None:
             await stubs[1].WatchCluster(router_pb2.WatchClusterRequest()).read()
 
 
+async def test_neither_logs_nor_errors_repeat_what_was_asked(locked: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    asked: list[dict[str, Any]] = [{}, {"max_tokens": 10**6}, {"temperature": SECRET}, {"tool_choice": "required"}]
+    answers = [await chat(locked, "acme", SECRET, **fields) for fields in asked]
+    answers.append(await chat(locked, "acme", [{"type": "image_url", "image_url": {"url": f"data:{SECRET}"}}]))
+    answers.append(await locked.http.post("/v1/completions", content=f'{{"prompt": {SECRET}', headers=bearer("acme")))
+    answers.append(await locked.http.get("/v1/models", headers={"authorization": f"Bearer {SECRET}"}))
+    locked.fleet.script.decode_errors = [InternalError("broken")]
+    answers.append(await chat(locked, "acme", SECRET))
+    assert [answer.status_code for answer in answers] == [200, 400, 400, 400, 400, 400, 401, 500]
+    said = caplog.text + "".join(answer.text for answer in answers)
+    assert SECRET not in said and KEYS["acme"] not in said
+
+
 async def test_refusals_are_counted(locked: Bench) -> None:
     await locked.http.post("/v1/chat/completions", json={})
     assert 'status="unauthenticated"} 1.0' in (await locked.http.get("/metrics")).text
@@ -164,6 +195,39 @@ async def test_a_request_in_flight_blocks_the_next_of_its_tenant_only(locked: Be
     assert (await chat(locked, "tiny")).status_code == 200
 
 
+async def test_looking_things_up_takes_of_the_quota(locked: Bench) -> None:
+    locked.say("one two")
+    locked.fleet.script.pause_after = 1
+    running = asyncio.create_task(chat(locked, "tiny"))
+    await eventually(lambda: locked.fleet.running == 1)
+    address = f"127.0.0.1:{locked.router.port}"
+    async with AsyncClient(address, api_key=KEYS["tiny"], retry=Retry(tries=1)) as tiny:
+        for asking in (tiny.find_images([]), tiny.list_images(), tiny.explain()):
+            with pytest.raises(QuotaExceededError):
+                await asking
+    assert (await locked.http.get("/v1/images", headers=bearer("tiny"))).status_code == 429
+    locked.fleet.script.resume.set()
+    await running
+    assert (await locked.http.get("/v1/images", headers=bearer("tiny"))).status_code == 200
+
+
+async def test_a_revoked_key_sees_no_more_of_the_cluster(locked: Bench, keys_file: Path) -> None:
+    async with client(locked, "tiny") as tiny, aclosing(tiny.watch_cluster(every_s=0.1)) as snapshots:
+        assert (await anext(snapshots)).workers
+        leave_one_key(keys_file)
+        with pytest.raises(UnauthenticatedError):
+            async for _ in snapshots:
+                pass
+
+
+async def test_a_drain_does_not_wait_for_those_who_watch(valkey_url: str) -> None:
+    async with open_bench(valkey_url, (), drain_grace_s=60) as bench:
+        watching = bench.stub.WatchCluster(router_pb2.WatchClusterRequest(every_ms=60_000))
+        await watching.read()
+        with pytest.raises(UnavailableError, match="draining"), rpc_errors():
+            await asyncio.gather(watching.read(), bench.router.stop())
+
+
 async def test_a_body_that_never_ends_is_not_waited_for(valkey_url: str) -> None:
     async with open_bench(valkey_url, (), request_timeout_s=0.3) as bench:
         reader, writer = await asyncio.open_connection("127.0.0.1", bench.router.http_port)
@@ -171,6 +235,44 @@ async def test_a_body_that_never_ends_is_not_waited_for(valkey_url: str) -> None
         answer = await reader.readuntil(b"\r\n\r\n")
         writer.close()
     assert answer.startswith(b"HTTP/1.1 504 ")
+
+
+HEAD = b"GET /healthz HTTP/1.1\r\nhost: x\r\n"
+
+
+async def test_headers_that_do_not_come_are_not_waited_for(valkey_url: str) -> None:
+    async with open_bench(valkey_url, (), upload_timeout_s=0.3) as bench:
+        for before, half in ((b"", b""), (b"", HEAD), (HEAD + b"\r\n", HEAD)):
+            reader, writer = await asyncio.open_connection("127.0.0.1", bench.router.http_port)
+            writer.write(before)
+            if before:
+                await reader.readuntil(b"}")
+            writer.write(half)
+            with suppress(ConnectionResetError):
+                while await reader.read(1000):
+                    pass
+            writer.close()
+        assert (await bench.http.get("/healthz")).status_code == 200
+
+
+async def test_a_body_that_was_refused_early_does_not_end_the_connection(locked: Bench) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", locked.router.http_port)
+    writer.write(b"POST /tokenize HTTP/1.1\r\nhost: x\r\ncontent-length: 200000\r\n\r\n")
+    assert b" 401 " in await reader.readuntil(b"}}")
+    writer.write(b"x" * 200_000 + HEAD + b"\r\n")
+    assert b" 200 " in await reader.readuntil(b"}")
+    writer.close()
+
+
+async def test_headers_without_an_end_are_not_read(bench: Bench) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", bench.router.http_port)
+    writer.write(HEAD)
+    with suppress(ConnectionError):
+        while not reader.at_eof():
+            writer.write(b"x: " + b"y" * 10_000 + b"\r\n")
+            await writer.drain()
+    assert writer.transport.is_closing() or reader.at_eof()
+    writer.close()
 
 
 async def test_images_are_counted_by_what_they_show(locked: Bench) -> None:
@@ -188,9 +290,7 @@ async def test_tokens_are_refused_before_any_work(locked: Bench) -> None:
 
 
 async def test_new_keys_are_in_force_without_a_restart(locked: Bench, keys_file: Path) -> None:
-    beside = keys_file.with_suffix(".new")
-    beside.write_text(f'[[keys]]\ntenant = "acme"\nsha256 = "{key_digest("tk-new")}"\n')
-    beside.replace(keys_file)
+    leave_one_key(keys_file)
     while (await locked.http.get("/v1/models", headers={"authorization": "Bearer tk-new"})).status_code != 200:
         pass
     assert (await chat(locked, "zoo")).status_code == 401

@@ -9,6 +9,8 @@ import pytest
 
 SERVER_SIDE = {"numpy", "PIL", "pydantic", "ray", "redis", "starlette", "torch", "transformers", "uvicorn"}
 
+COMMANDS = "from triptych.cli.app import MODULES\nfor name in MODULES.values(): __import__(name)"
+
 
 def loaded_by(statement: str) -> set[str]:
     """Names of all modules after `statement` ran in a process of its own."""
@@ -20,13 +22,18 @@ def loaded_by(statement: str) -> set[str]:
 
 def test_the_sdk_works_where_no_part_of_a_server_is_installed() -> None:
     blocked = f"for name in {sorted(SERVER_SIDE | {'common', 'services'})}: sys.modules[name] = None"
-    used = "import triptych.conversation, triptych.lint, triptych.cli; triptych.Client('127.0.0.1:1').close()"
+    used = f"from triptych import *\nimport triptych.lint\n{COMMANDS}\nClient('127.0.0.1:1').close()"
     assert loaded_by(f"{blocked}\n{used}") & SERVER_SIDE == set()
 
 
-@pytest.mark.parametrize("module", ["triptych", "triptych.cli"])
-def test_the_sdk_needs_no_part_of_a_server(module: str) -> None:
-    assert loaded_by(f"import {module}") & SERVER_SIDE == set()
+@pytest.mark.parametrize("statement", ["from triptych import *", COMMANDS], ids=["sdk", "commands"])
+def test_the_sdk_needs_no_part_of_a_server(statement: str) -> None:
+    assert loaded_by(statement) & SERVER_SIDE == set()
+
+
+def test_the_command_can_be_interrupted_before_it_loads_anything() -> None:
+    """Ctrl-C during an import of a module outside `main` would be a traceback."""
+    assert loaded_by("import triptych.cli") & {"asyncio", "grpc", "google.protobuf", "rich", "typer"} == set()
 
 
 def test_the_router_loads_neither_torch_nor_model_classes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.router_bench import Bench, open_bench, png
+from tests.contract.router_bench import Bench, eventually, open_bench, png
 from tests.contract.test_openai_chat import events_of, image_part
 from triptych.errors import InternalError, InvalidImageError, ResourceExhaustedError
 
@@ -45,7 +46,8 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
         {"response_format": {"type": "grammar", "syntax": "regex", "definition": "(["}},
         "response_format.definition",
     ),
-    ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "sampling.grammar"),
+    ({"response_format": {"type": "grammar", "syntax": "lark", "definition": "x"}}, "response_format.definition"),
+    ({"response_format": {"type": "json_object"}, "ignore_eos": True}, "ignore_eos"),
     ({"prompt_logprobs": 1}, "prompt_logprobs"),
     ({"max_tokens": True}, "max_tokens"),
     ({"max_tokens": "5"}, "max_tokens"),
@@ -56,6 +58,7 @@ BAD_FIELDS: list[tuple[dict[str, Any], str]] = [
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"max_tokens": -1}, "max_tokens"),
     ({"max_tokens": 100_000}, "max_tokens"),
+    ({"max_completion_tokens": 100_000}, "max_completion_tokens"),
     ({"temperature": -0.5}, "temperature"),
     ({"top_p": 0}, "top_p"),
     ({"presence_penalty": 3}, "presence_penalty"),
@@ -78,6 +81,12 @@ async def test_bad_fields_are_named(bench: Bench) -> None:
         named.append((fields, error["param"]))
         assert (answer.status_code, error["type"]) == (400, "invalid_request_error")
     assert named == BAD_FIELDS
+
+
+async def test_a_message_names_the_field_that_the_client_wrote(bench: Bench) -> None:
+    answer = await bench.chat(max_completion_tokens=100_000)
+    message = answer.json()["error"]["message"]
+    assert "and max_completion_tokens is 100000" in message
 
 
 @pytest.mark.parametrize(
@@ -197,3 +206,15 @@ async def test_a_failure_in_the_stream_is_one_event_before_the_end(bench: Bench)
     events = events_of((await bench.chat(stream=True)).text)
     assert events[-1] == "[DONE]"
     assert [("error" in json.loads(event)) for event in events[:-1]] == [False, False, False, True]
+
+
+async def test_answers_that_a_stop_cuts_off_say_so(bench: Bench) -> None:
+    bench.say("one two three four")
+    bench.fleet.script.pause_after = 2
+    asking = [asyncio.create_task(bench.chat(stream=stream)) for stream in (False, True)]
+    await eventually(lambda: bench.fleet.running == 2)
+    await bench.router.stop()
+    whole, streamed = [await each for each in asking]
+    assert (whole.status_code, whole.json()["error"]["code"]) == (503, "unavailable")
+    *_, error, end = events_of(streamed.text)
+    assert (json.loads(error)["error"]["code"], end) == ("unavailable", "[DONE]")

@@ -68,7 +68,10 @@ BAD_BODIES: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "a", "suffix": "b"}, "suffix"),
     ({"prompt": "a", "best_of": 3}, "best_of"),
     ({"prompt": "a", "logprobs": 6}, "logprobs"),
-    ({"prompt": [IMAGE_TOKEN]}, "messages"),
+    ({"prompt": [IMAGE_TOKEN]}, "prompt"),
+    ({"prompt": "word " * 1_000_000}, "prompt"),
+    ({"prompt": [5] * 5000}, "prompt"),
+    ({"prompt": "a", "max_tokens": 100_000}, "max_tokens"),
 ]
 
 

@@ -8,7 +8,7 @@ import random
 import pytest
 
 from benchmarks.soak import Soak
-from tests.contract.router_bench import Bench, eventually, open_bench, png, text_of, usage_of
+from tests.contract.router_bench import Bench, events, eventually, open_bench, png, text_of, usage_of
 from tests.contract.test_openai_chat import image_part
 from triptych.errors import (
     FailedPreconditionError,
@@ -60,6 +60,19 @@ async def test_attempts_are_bounded_and_the_client_is_told_when_to_come_back(ben
     text = (await bench.http.get("/metrics")).text
     assert 'retries_total{reason="unavailable"} 2.0' in text
     assert 'gave_up_total{reason="attempts"} 1.0' in text
+
+
+async def test_a_stream_that_ends_without_a_finish_is_a_failure(bench: Bench) -> None:
+    """H14, H17: neither an empty success nor a silent end."""
+    bench.say("one two three four five six")
+    bench.fleet.script.pause_after, bench.fleet.script.end_after_tokens = 1, True
+    whole, streamed = await bench.chat(), await bench.chat(stream=True)
+    assert (whole.status_code, whole.json()["error"]["code"]) == (503, "unavailable")
+    assert [chunk["error"]["code"] for chunk in events(streamed) if "error" in chunk] == ["unavailable"]
+    asked = GenerateRequest(messages=[Message(role="user", content=[ContentPart(text="hello")])])
+    with pytest.raises(UnavailableError), rpc_errors():
+        async for _ in bench.stub.Generate(asked):
+            pass
 
 
 async def test_other_failures_are_not_repeated(wide: Bench) -> None:

@@ -106,6 +106,7 @@ async def test_scopes_have_their_own_keys(bench: Bench) -> None:
         (request(ContentPart()), "messages[0].content[0]"),
         (request(ContentPart(image=ImageRef(digest="A" * 64))), "messages[0].content[0].image.digest"),
         (router_pb2.GenerateRequest(messages=[Message(role="pope")]), "messages[0].role"),
+        (router_pb2.GenerateRequest(prompt=router_pb2.RawPrompt(token_ids=[5] * 5000)), "prompt"),
     ],
 )
 async def test_bad_requests_name_the_field(bench: Bench, asked: router_pb2.GenerateRequest, param: str) -> None:

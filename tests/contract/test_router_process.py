@@ -5,55 +5,42 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import psutil
-import pytest
 
+from services.router.service import RouterProcess
+from services.router.settings import RouterSettings
 from tests.contract.router_bench import MODEL
-from tests.valkey import free_port
+from tests.router_process import router_process
+from triptych import AsyncClient
 
 RSS_LIMIT_BYTES = 250 * 2**20
 
 
-@pytest.fixture
-def router(valkey_url: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    port = free_port()
-    flags = ["--model", str(MODEL), "--redis-url", valkey_url, "--port", "0", "--http-port", str(port)]
-    process = subprocess.Popen([sys.executable, "-m", "services.router", *flags])
-    try:
-        yield process, f"http://127.0.0.1:{port}"
-    finally:
-        process.kill()
-        process.wait()
+def test_it_needs_no_torch_and_ends_cleanly(valkey_url: str, tmp_path: Path) -> None:
+    with router_process(valkey_url, tmp_path) as router:
+        assert httpx.get(f"{router.url}/healthz").status_code == 200
+        process = psutil.Process(router.process.pid)
+        assert not any("torch" in mapping.path for mapping in process.memory_maps())
+        assert process.memory_info().rss < RSS_LIMIT_BYTES
+        router.process.send_signal(signal.SIGTERM)
+        assert router.process.wait(timeout=30) == 0
 
 
-def wait_until_alive(process: subprocess.Popen[bytes], url: str) -> None:
-    while process.poll() is None:
-        try:
-            httpx.get(f"{url}/healthz")
-        except httpx.TransportError:
-            time.sleep(0.1)
-        else:
-            return
-    pytest.fail("the router did not start")
-
-
-def test_it_needs_no_torch_and_ends_cleanly(router: tuple[subprocess.Popen[bytes], str]) -> None:
-    process, url = router
-    wait_until_alive(process, url)
-    maps = [mapping.path for mapping in psutil.Process(process.pid).memory_maps()]
-    assert not any("torch" in path for path in maps)
-    assert psutil.Process(process.pid).memory_info().rss < RSS_LIMIT_BYTES
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(timeout=30) == 0
+async def test_it_listens_on_ipv6(valkey_url: str) -> None:
+    settings = RouterSettings(model=MODEL, redis_url=valkey_url, host="[::1]", http_port=0, drain_grace_s=0)
+    router = RouterProcess(settings)
+    await router.start()
+    async with AsyncClient(f"[::1]:{router.port}") as client, httpx.AsyncClient() as http:
+        assert [card.name for card in await client.list_models()] == [MODEL.name]
+        assert (await http.get(f"http://[::1]:{router.http_port}/healthz")).status_code == 200
+    await router.stop()
 
 
 def test_a_bad_setting_is_one_sentence() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "services.router", "--model", str(MODEL / "nowhere")], capture_output=True, check=False
-    )
+    command = [sys.executable, "-m", "services.router", "--model", str(MODEL / "nowhere")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.decode().strip().splitlines()[-1].startswith("error: ")
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

@@ -92,5 +92,5 @@ async def test_e01_and_e02_a_refused_request_and_a_thrashing_cache_break_nothing
         answers = await asyncio.gather(*(rig.ask(picture(index % 8)) for index in range(32)))
         assert [answer.status_code for answer in answers] == [200] * 32
         assert (await EmbeddingStore(redis).account()).entries <= 4
-        assert rig.replica.counters.evictions + rig.replica.counters.refused > 0
+        assert rig.replica.record.store.evictions + rig.replica.record.store.refused > 0
         assert not await redis.keys(f"{PREFIX}owner:*")

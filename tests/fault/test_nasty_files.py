@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,12 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.contract.router_bench import MODEL
 from tests.nasty_files import nasty_files
 from tests.pictures import noise, save
-from tests.valkey import free_port
+from tests.router_process import router_process
 from triptych import Client, Image
-from triptych.errors import InvalidImageError, UnavailableError
+from triptych.errors import InvalidImageError
 
 # A file takes far less than 2 s on a core of its own; other work may share it here.
 PATIENCE_S = 8.0
@@ -52,29 +49,10 @@ def router(valkey_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = tmp_path_factory.mktemp("path")
     (folder / "gs").write_text(f"#!/bin/sh\ntouch {folder}/ran\n", encoding="utf-8")
     (folder / "gs").chmod(stat.S_IRWXU)
-    port = free_port()
-    flags = ["--model", str(MODEL), "--redis-url", valkey_url, "--port", str(port), "--http-port", "0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "services.router", *flags], env={"PATH": f"{folder}", "OMP_NUM_THREADS": "1"}
-    )
-    try:
-        with Client(f"127.0.0.1:{port}") as client:
-            _wait(client, process)
-            yield Router(client, psutil.Process(process.pid), folder / "ran")
-    finally:
-        process.kill()
-        process.wait()
-
-
-def _wait(client: Client, process: subprocess.Popen[bytes]) -> None:
-    while process.poll() is None:
-        try:
-            client.put_image(Image.from_bytes(save(noise(64, 48, 99), "PNG")))
-        except UnavailableError:
-            time.sleep(0.1)
-        else:
-            return
-    pytest.fail("the router did not start")
+    environment = {"PATH": f"{folder}", "OMP_NUM_THREADS": "1"}
+    with router_process(valkey_url, folder, environment=environment) as running, Client(running.address) as client:
+        client.put_image(Image.from_bytes(save(noise(64, 48, 99), "PNG")))
+        yield Router(client, psutil.Process(running.process.pid), folder / "ran")
 
 
 def test_each_ends_soon_and_the_next_picture_is_taken(router: Router) -> None:

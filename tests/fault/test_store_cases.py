@@ -17,6 +17,7 @@ from common.store.images import ImageStore, StoredImage
 from common.store.registry import Registration
 from common.store.scripts import PREFIX
 from tests.proxy import Proxy, running_proxy
+from tests.stored import publish
 from tests.valkey import ValkeyServer, run_valkey
 from triptych.errors import UnavailableError
 from triptych.v1.worker_pb2 import WORKER_ROLE_PREFILL, WorkerInfo
@@ -50,7 +51,7 @@ async def redis(proxy: Proxy) -> AsyncIterator[Redis]:
 async def test_g09_cancelled_reads_leave_no_answer_for_the_next(redis: Redis, proxy: Proxy) -> None:
     store = EmbeddingStore(redis)
     for number in range(100):
-        await store.publish(name(number), "me", {"embeddings": torch.full((3, 2), float(number))})
+        await publish(store, name(number), "me", {"embeddings": torch.full((3, 2), float(number))})
     proxy.delay_s = 0.05
     reads = [asyncio.create_task(store.get(name(number))) for number in range(50)]
     await asyncio.sleep(0.03)

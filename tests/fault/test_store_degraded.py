@@ -91,11 +91,11 @@ async def test_full_for_longer_than_a_registration_lives(rig: Rig, redis: Redis)
     for seed in range(20):
         assert (await rig.ask(picture(seed))).status_code == 200
         await asyncio.sleep(0.3)
-    assert rig.replica.counters.write_errors > 0
+    assert rig.replica.record.store.write_errors > 0
     await redis.config_set("maxmemory", 0)
-    before = rig.replica.counters.write_errors
+    before = rig.replica.record.store.write_errors
     await back_to_normal(rig, redis, 100)
-    assert rig.replica.counters.write_errors == before
+    assert rig.replica.record.store.write_errors == before
 
 
 async def test_flushed_between_turns(rig: Rig, redis: Redis) -> None:
@@ -153,12 +153,12 @@ async def test_garbage(proxy: Proxy, redis: Redis) -> None:
 
 async def test_e11_writes_that_fail_do_not_stay_quiet(rig: Rig, redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     await rig.say(picture(1))
-    assert rig.replica.counters.write_errors == 0
+    assert rig.replica.record.store.write_errors == 0
     assert await redis.dbsize() > 0
     with monkeypatch.context() as broken:
         broken.setattr(codec, "_NAMES", {})
         assert (await rig.ask(picture(2))).status_code == 500
-    assert rig.replica.counters.write_errors > 0
+    assert rig.replica.record.store.write_errors > 0
     await until_degraded(rig, "write(s) to the embedding store failed")
     await rig.say(picture(3))
     await until_degraded(rig, "")

@@ -16,7 +16,8 @@ from common.capacity.checkpoint import checkpoint_shape, meta_parameters
 from common.capacity.report import Question, make_plan
 from common.capacity.weights import language_parameters, vision_parameters
 from tests.checkpoints import FAMILIES, CheckpointCache
-from triptych.cli import app, main
+from triptych.cli import main
+from triptych.cli.app import app
 from triptych.errors import CheckpointError
 
 TOLERANCE = 0.2

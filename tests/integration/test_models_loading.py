@@ -42,14 +42,18 @@ def test_every_form_loads(checkpoints: CheckpointCache, family: str, form: dict[
     assert difference.abs().max() <= TOLERANCE
 
 
+def tensor_names(half: Tower | LanguageModel) -> list[str]:
+    return list(half._module.state_dict())
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_half_holds_its_own_tensors_only(checkpoints: CheckpointCache, family: str) -> None:
     model_dir = checkpoints.get(family)
     tower, language = Tower.load(model_dir, torch.float32, CPU), load_language(model_dir)
-    assert all(name.startswith(("visual.", "vision_tower.", "multi_modal_projector.")) for name in tower.tensor_names)
-    assert all(name.startswith(("model.", "lm_head.")) for name in language.tensor_names)
-    stored = load_file(model_dir / "model.safetensors")
-    assert len(tower.tensor_names) + len(language.tensor_names) == len(stored)
+    seen, read = tensor_names(tower), tensor_names(language)
+    assert all(name.startswith(("visual.", "vision_tower.", "multi_modal_projector.")) for name in seen)
+    assert all(name.startswith(("model.", "lm_head.")) for name in read)
+    assert len(seen) + len(read) == len(load_file(model_dir / "model.safetensors"))
 
 
 def test_a_tied_head_takes_no_memory(checkpoints: CheckpointCache) -> None:
@@ -165,6 +169,34 @@ def test_quantised_checkpoints_are_refused(tmp_path: Path, checkpoints: Checkpoi
     for load in (load_language, lambda path: Tower.load(path, torch.float32, CPU)):
         with pytest.raises(CheckpointError, match="quantised"):
             load(model_dir)
+
+
+SIZES: list[tuple[str, dict[str, dict[str, int]], str]] = [
+    (
+        "width of the text",
+        {"text_config": {"hidden_size": 96}},
+        "rows are 64 wide, the language model's hidden_size is 96",
+    ),
+    ("width of the tower", {"vision_config": {"hidden_size": 96}}, "rows are 96 wide, .* hidden_size is 64"),
+    ("heads of the tower", {"vision_config": {"num_heads": 3}}, "3 heads do not share"),
+    ("no heads", {"text_config": {"num_attention_heads": 0}}, "no attention head"),
+    ("heads that do not fit", {"text_config": {"num_attention_heads": 7}}, "describes no model"),
+    ("fewer words than the padding's", {"text_config": {"vocab_size": 1, "pad_token_id": 9}}, "describes no model"),
+]
+
+
+@pytest.mark.parametrize(("change", "said"), [case[1:] for case in SIZES], ids=[case[0] for case in SIZES])
+def test_sizes_that_do_not_go_together_are_named_with_their_file(
+    tmp_path: Path, checkpoints: CheckpointCache, change: dict[str, dict[str, int]], said: str
+) -> None:
+    def edit(config: dict[str, Any]) -> None:
+        for part, values in change.items():
+            config[part] |= values
+
+    model_dir = configured(checkpoints.get("qwen2_vl"), tmp_path, edit)
+    with pytest.raises(CheckpointError, match=rf"config\.json.* {said}") as caught:
+        load_language(model_dir)
+    assert "\n" not in caught.value.message
 
 
 @pytest.mark.parametrize("setting", ["attn_logit_softcapping", "final_logit_softcapping"])

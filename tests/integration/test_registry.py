@@ -87,10 +87,18 @@ def test_the_latest_heartbeat_owns_an_address() -> None:
         json_format.MessageToJson(WorkerInfo(instance_id="a", address="a:1")).encode(),
     ],
 )
-def test_a_malformed_entry_is_ignored_and_counted(value: bytes) -> None:
+def test_a_malformed_entry_is_no_worker_and_counted(value: bytes) -> None:
     view = View(grace_s=2)
     view.update({"a": Entry(value, 1.0)}, now=0.0)
     assert (view.workers, view.malformed) == ((), 1)
+
+
+def test_a_worker_whose_address_was_cleared_is_gone() -> None:
+    """L02"""
+    view = View(grace_s=2)
+    view.update({"a": entry(worker("a"))}, now=0.0)
+    view.update({"a": entry(WorkerInfo(instance_id="a", role=WORKER_ROLE_DECODE))}, now=0.1)
+    assert view.workers == ()
 
 
 def test_a_field_of_a_newer_version_is_no_fault() -> None:

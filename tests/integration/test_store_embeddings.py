@@ -15,6 +15,7 @@ from common.store import client, codec
 from common.store.client import connect
 from common.store.embeddings import EmbeddingStore, Reservation
 from common.store.scripts import PREFIX
+from tests.stored import publish
 from tests.valkey import start_valkey
 from triptych.errors import UnavailableError
 
@@ -50,7 +51,7 @@ def store(redis: Redis) -> EmbeddingStore:
 
 
 async def test_several_named_tensors_come_back_exactly(store: EmbeddingStore) -> None:
-    await store.publish(KEY, "me", tensors())
+    await publish(store, KEY, "me", tensors())
     assert equal(await store.get(KEY, rows=5), tensors())
     assert store.counters.hits == 1
 
@@ -62,7 +63,7 @@ async def test_an_absent_key_is_a_miss(store: EmbeddingStore) -> None:
 
 
 async def test_the_size_is_that_of_the_stored_value(store: EmbeddingStore, redis: Redis) -> None:
-    published = await store.publish(KEY, "me", tensors())
+    published = await publish(store, KEY, "me", tensors())
     assert published == await store.size(KEY, rows=5) == await redis.strlen(client.embedding_key(KEY))
 
 
@@ -78,7 +79,7 @@ async def test_an_owner_whose_answer_was_lost_may_ask_again(store: EmbeddingStor
 
 async def test_a_published_key_is_ready_and_no_longer_reserved(store: EmbeddingStore, redis: Redis) -> None:
     await store.reserve(KEY, "me", 10)
-    await store.publish(KEY, "me", tensors())
+    await publish(store, KEY, "me", tensors())
     assert await store.reserve(KEY, "other", 10) is Reservation.READY
     assert not await redis.exists(client.reservation_key(KEY))
 
@@ -93,7 +94,7 @@ async def test_a_released_key_may_be_computed_by_another(store: EmbeddingStore) 
 async def test_nobody_ends_or_renews_the_reservation_of_another(store: EmbeddingStore, redis: Redis) -> None:
     await store.reserve(KEY, "me", 10)
     await store.release(KEY, "other")
-    await store.renew({KEY: "other"}, 1000)
+    await store.renew({"other": KEY}, 1000)
     assert await store.reserve(KEY, "other", 10) is Reservation.BUSY
     assert await redis.pttl(client.reservation_key(KEY)) <= 10_000
 
@@ -106,7 +107,7 @@ async def test_the_reservation_of_a_dead_owner_is_taken_over(store: EmbeddingSto
 
 async def test_a_renewed_reservation_lives_on(store: EmbeddingStore, redis: Redis) -> None:
     await store.reserve(KEY, "me", 1)
-    await store.renew({KEY: "me"}, 100)
+    await store.renew({"me": KEY}, 100)
     assert await redis.pttl(client.reservation_key(KEY)) > 1000
 
 
@@ -114,7 +115,7 @@ async def test_a_waiter_is_woken_by_the_value(store: EmbeddingStore) -> None:
     await store.reserve(KEY, "me", 10)
     waiting = asyncio.create_task(store.wait(KEY, timeout_s=10))
     await asyncio.sleep(0.02)
-    await store.publish(KEY, "me", tensors())
+    await publish(store, KEY, "me", tensors())
     assert await waiting
 
 
@@ -124,12 +125,12 @@ async def test_waiting_ends_with_the_time_given(store: EmbeddingStore) -> None:
 
 
 async def test_two_writers_of_one_key_both_succeed(store: EmbeddingStore) -> None:
-    await asyncio.gather(store.publish(KEY, "one", tensors()), store.publish(KEY, "two", tensors()))
+    await asyncio.gather(publish(store, KEY, "one", tensors()), publish(store, KEY, "two", tensors()))
     assert equal(await store.get(KEY), tensors())
 
 
 async def test_every_key_expires(store: EmbeddingStore, redis: Redis) -> None:
-    await store.publish(KEY, "me", tensors())
+    await publish(store, KEY, "me", tensors())
     await store.reserve(OTHER, "me", 10)
     assert all([await redis.ttl(key) > 0 for key in await redis.keys()])
 
@@ -154,7 +155,7 @@ DATA_DAMAGE: dict[str, Damage] = {
 
 
 async def damage(store: EmbeddingStore, redis: Redis, how: Damage) -> None:
-    await store.publish(KEY, "me", tensors())
+    await publish(store, KEY, "me", tensors())
     value = await redis.get(client.embedding_key(KEY))
     assert isinstance(value, bytes)
     await redis.set(client.embedding_key(KEY), how(value))
@@ -176,7 +177,7 @@ async def test_the_head_alone_shows_most_damage(store: EmbeddingStore, redis: Re
 
 
 async def test_a_good_value_that_replaced_a_bad_one_is_kept(store: EmbeddingStore) -> None:
-    await store.publish(KEY, "me", tensors())
+    await publish(store, KEY, "me", tensors())
     await store._discard(KEY, b"x" * 100)
     assert equal(await store.get(KEY), tensors())
 
@@ -184,7 +185,7 @@ async def test_a_good_value_that_replaced_a_bad_one_is_kept(store: EmbeddingStor
 async def test_cancelled_reads_never_give_a_foreign_value(store: EmbeddingStore) -> None:
     keys = [f"{index:064x}" for index in range(40)]
     for rows, key in enumerate(keys, start=1):
-        await store.publish(key, "me", tensors(rows))
+        await publish(store, key, "me", tensors(rows))
     reads = [asyncio.create_task(store.get(key)) for key in keys]
     await asyncio.sleep(0.001)
     for read in reads:
@@ -199,7 +200,7 @@ async def test_a_full_server_counts_a_write_error() -> None:
         link = connect(url)
         store = EmbeddingStore(link)
         with pytest.raises(UnavailableError):
-            await store.publish(KEY, "me", {"embeddings": torch.zeros(1000, 1000)})
+            await publish(store, KEY, "me", {"embeddings": torch.zeros(1000, 1000)})
         assert store.counters.write_errors == 1
         await link.aclose()
 
@@ -208,9 +209,9 @@ async def test_g17_what_the_server_does_not_take_is_refused_here() -> None:
     with start_valkey("--proto-max-bulk-len", "1mb") as url:
         link = connect(url)
         store = EmbeddingStore(link)
-        assert not await store.publish(KEY, "me", {"embeddings": torch.zeros(300, 1000)})
+        assert not await publish(store, KEY, "me", {"embeddings": torch.zeros(300, 1000)})
         assert (store.counters.refused, store.counters.write_errors) == (1, 0)
-        assert await store.publish(OTHER, "me", {"embeddings": torch.zeros(200, 1000)})
+        assert await publish(store, OTHER, "me", {"embeddings": torch.zeros(200, 1000)})
         await link.aclose()
 
 
@@ -218,19 +219,19 @@ async def test_a_server_that_does_not_tell_its_limits_is_tried() -> None:
     with start_valkey() as url:
         link = connect(url)
         await link.acl_setuser("default", commands=["-config"])
-        assert await EmbeddingStore(link).publish(KEY, "me", tensors())
+        assert await publish(EmbeddingStore(link), KEY, "me", tensors())
         await link.aclose()
 
 
 async def test_a_reader_renews_the_life_that_the_writer_gave(redis: Redis) -> None:
-    await EmbeddingStore(redis, ttl_s=100).publish(KEY, "me", tensors())
+    await publish(EmbeddingStore(redis, ttl_s=100), KEY, "me", tensors())
     await redis.pexpire(client.embedding_key(KEY), 5000)
     assert equal(await EmbeddingStore(redis, None).get(KEY), tensors())
     assert 95 < await redis.ttl(client.embedding_key(KEY)) <= 100
 
 
 async def test_a_reader_that_does_not_know_the_life_leaves_it(redis: Redis) -> None:
-    await EmbeddingStore(redis, ttl_s=100).publish(KEY, "me", tensors())
+    await publish(EmbeddingStore(redis, ttl_s=100), KEY, "me", tensors())
     await redis.delete(f"{PREFIX}lives")
     await EmbeddingStore(redis, None).get(KEY)
     assert 0 < await redis.ttl(client.embedding_key(KEY)) <= 100

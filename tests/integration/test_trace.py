@@ -41,9 +41,14 @@ TREE = {
     ("encode", "attempt"),
     ("encode call", "encode"),
     ("encode picture", "encode call"),
+    ("replica", "encode picture"),
+    ("preprocess", "replica"),
+    ("batch wait", "replica"),
+    ("forward", "replica"),
     ("prefill", "attempt"),
     ("prefill chunk", "prefill"),
     ("kv push", "prefill"),
+    ("kv receive", "kv push"),
     ("decode", "attempt"),
 }
 
@@ -116,10 +121,12 @@ async def test_a_request_is_one_trace_across_all_services(http: httpx.AsyncClien
     usage = answer.json()["usage"]["triptych"]
     await eventually(lambda: len(collected.ended("request")) == len(collected.ended("decode")) == 1)
     assert collected.tree() == TREE
-    (request,), (push,), (decode,) = (collected.ended(name) for name in ("request", "kv push", "decode"))
+    names = ("request", "kv push", "kv receive", "decode")
+    (request,), (push,), (receive,), (decode,) = (collected.ended(name) for name in names)
     said = about(request)
     assert (said["prompt_tokens"], said["images"], said["outcome"]) == (usage["prompt_tokens"], 1, "length")
     assert about(push)["bytes"] == usage["kv_transfer_bytes"] > 0
+    assert {name: about(push)[name] for name in ("bytes", "blocks", "path")} == about(receive)
     assert [event.name for event in decode.events] == ["first token"] and about(decode)["tokens"] == 4
     chunks = [about(chunk)["tokens"] for chunk in collected.ended("prefill chunk")]
     assert len(chunks) > 1 and sum(chunks) == usage["prompt_tokens"]
@@ -134,9 +141,10 @@ async def test_what_the_next_turn_takes_from_decode_is_in_its_trace(
         for _ in range(2):
             collected.clear()
             request = GenerateRequest(prompt=RawPrompt(token_ids=prompt), sampling=LONG)
-            async for event in stub.Generate(request):
+            async for event in stub.Generate(request, metadata=tuple(CALLER.items())):
                 prompt += [token.token_id for token in event.delta.tokens]
     await eventually(lambda: len(collected.ended("prefill")) == 1)
+    assert {("request", ""), ("kv pull", "prefill")} <= collected.tree(), "it is the caller's trace"
     (pull,) = collected.ended("kv pull")
     said = about(pull)
     assert said["direction"] == "decode_to_prefill" and said["path"] in ("grpc", "shared_memory")

@@ -109,6 +109,7 @@ class FakeRouter(RouterServiceServicer):
 
     def WatchCluster(self, request: pb.WatchClusterRequest, context: Any) -> Iterator[pb.WatchClusterResponse]:
         """One empty snapshot."""
+        self._fail(context)
         yield pb.WatchClusterResponse()
 
     def Explain(self, request: pb.ExplainRequest, context: Any) -> pb.ExplainResponse:

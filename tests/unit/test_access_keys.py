@@ -13,7 +13,7 @@ from services.router.access.access import Access
 from services.router.access.allowance import Quotas
 from services.router.access.keys_file import KeysFile
 from services.router.access.tenants import parse_tenants
-from triptych.cli import app
+from triptych.cli.app import app
 from triptych.errors import ConfigError, InvalidArgumentError, UnauthenticatedError
 from triptych.keys import key_digest
 
@@ -118,6 +118,30 @@ def test_a_bad_new_file_keeps_the_old_keys_and_is_logged_once(tmp_path: Path, ca
     assert keys.tenants.find(ONE)
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 2
     assert TWO not in caplog.text
+
+
+def test_a_file_that_becomes_readable_is_read_although_it_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "keys.toml"
+    path.write_text(entry(ONE, "acme"))
+    keys = KeysFile(path)
+    replace(path, entry(TWO, "acme"))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_text", _refuse)
+        assert not keys.refresh()
+    assert keys.refresh()
+    assert keys.tenants.find(TWO)
+
+
+def _refuse(*_: object, **__: object) -> str:
+    raise PermissionError
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 5000], ids=["huge", "deep"])
+def test_what_is_too_much_to_read_is_a_bad_file(value: str) -> None:
+    with pytest.raises(ConfigError, match="no TOML"):
+        parse_tenants(f"x = {value}")
 
 
 def test_a_missing_file_stops_the_start(tmp_path: Path) -> None:

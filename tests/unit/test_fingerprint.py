@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
+from common.families.checkpoint import config_fingerprint
 from common.models.fingerprint import model_fingerprint
 from common.models.weights import Stage
 from tests.checkpoints import CheckpointCache, build_checkpoint
@@ -85,3 +86,12 @@ def test_needs_a_checkpoint(tmp_path: Path) -> None:
 def test_imports_no_torch() -> None:
     script = "import sys; sys.modules['torch'] = None; import common.models.fingerprint"
     subprocess.run([sys.executable, "-c", script], check=True, cwd=Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize(("name", "same"), [("transformers_version", True), ("vision_start_token_id", False)])
+def test_configs_are_told_apart_by_what_is_computed(
+    checkpoints: CheckpointCache, tmp_path: Path, name: str, same: bool
+) -> None:
+    model_dir = checkpoints.get("qwen2_vl")
+    changed = with_changed_config(model_dir, tmp_path / "changed", lambda config: config.update({name: 7}))
+    assert (config_fingerprint(changed) == config_fingerprint(model_dir)) is same

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import random
 import threading
 from functools import cache
@@ -17,12 +18,14 @@ from tokenizers import Tokenizer
 
 from common.grammar import GrammarCompiler, Language, find_fault
 from common.grammar.language import MAX_CHARACTERS
+from services.router.caller import Caller
 from services.router.grammars import Grammars
 from tests.unit.router_tokenizers import DEMO
 from triptych.errors import FailedPreconditionError, InvalidArgumentError
 from triptych.v1 import types_pb2
 
 END = 1012
+ANYBODY = Caller("", math.inf)
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -181,14 +184,41 @@ async def test_grammars_whose_callers_left_do_not_pile_up(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("services.router.grammars._find", slow)
     grammars = Grammars()
-    hasty = asyncio.create_task(grammars.check(types_pb2.Grammar(regex="a")))
+    hasty = asyncio.create_task(grammars.check(types_pb2.Grammar(regex="a"), ANYBODY))
     await asyncio.to_thread(started.wait)
     hasty.cancel()
     await asyncio.gather(hasty, return_exceptions=True)
-    patient = asyncio.create_task(grammars.check(types_pb2.Grammar(regex="b")))
+    patient = asyncio.create_task(grammars.check(types_pb2.Grammar(regex="b"), ANYBODY))
     await asyncio.sleep(0)
     await asyncio.to_thread(bool)
     assert begun == ["a"]
     released.set()
     await patient
     assert begun == ["a", "b"]
+
+
+async def test_tenants_take_turns_whatever_each_of_them_sends(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = []
+    monkeypatch.setattr("services.router.grammars._find", lambda language, param: begun.append(language.text))
+    grammars = Grammars()
+    asked = [("greedy", "a"), ("greedy", "b"), ("greedy", "c"), ("modest", "d")]
+    checks = [grammars.check(types_pb2.Grammar(regex=text), Caller(tenant, math.inf)) for tenant, text in asked]
+    await asyncio.gather(*checks)
+    assert begun == ["a", "d", "b", "c"]
+
+
+async def test_a_known_grammar_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+
+    def find(language: Language, param: str) -> None:
+        if language.text == "b":
+            released.wait()
+
+    monkeypatch.setattr("services.router.grammars._find", find)
+    grammars = Grammars()
+    await grammars.check(types_pb2.Grammar(regex="a"), ANYBODY)
+    slow = asyncio.create_task(grammars.check(types_pb2.Grammar(regex="b"), ANYBODY))
+    await asyncio.sleep(0)
+    await grammars.check(types_pb2.Grammar(regex="a"), ANYBODY)
+    released.set()
+    await slow

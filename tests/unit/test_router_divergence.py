@@ -94,6 +94,12 @@ def test_kind_and_message(talk: Talk, message: int, kind: str) -> None:
     assert (DivergenceKind.Name(found.kind), found.message_index) == (f"DIVERGENCE_KIND_{kind}", message)
 
 
+def test_every_kind_has_a_case() -> None:
+    below = {"TEMPLATE_CHANGED", "EVICTED"}
+    names = {name.removeprefix("DIVERGENCE_KIND_") for name, _ in DivergenceKind.items()}
+    assert {case[-1] for case in CASES} | below == names - {"UNSPECIFIED"}
+
+
 def test_position_and_loss_of_a_removed_picture() -> None:
     before = turn(BEFORE, "blue")
     found = first_divergence(before, turn([("user", "look"), *BEFORE[1:], *MORE], number=2), 0, BLOCK)

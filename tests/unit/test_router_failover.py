@@ -191,3 +191,14 @@ def test_what_a_worker_says_itself_is_no_loss() -> None:
     with pytest.raises(UnavailableError, match="draining"), trouble.watching("encode", WORKER):
         fail(UNAVAILABLE, "draining", *to_metadata(UnavailableError("draining")))
     assert trouble.lost == set()
+
+
+def test_the_answers_of_one_request_pay_into_the_budget_once() -> None:
+    rules = Rules(budget=0.0)
+    for index in range(16):
+        one = job()
+        one.sampling.choice_index = index
+        rules.failover.begin(one)
+    with pytest.raises(UnavailableError):
+        rules.failover.judge(job(), GONE, 1)
+    assert rules.counted == ["budget"]

@@ -231,3 +231,9 @@ def test_what_is_missing_is_said() -> None:
     workers = [worker("p", PREFILL), worker("d", DECODE, block_size=8), worker("e", ENCODER)]
     assert Cluster(lambda: workers, "m", "p").missing() == ["no prefill worker fits a decode worker"]
     assert len(Cluster(list, "m", "p").missing()) == 3
+
+
+def test_workers_of_other_models_are_told_and_not_used() -> None:
+    stranger = worker("s", DECODE, model="other")
+    cluster = Cluster(lambda: [stranger], "m", "p")
+    assert cluster.others() == [stranger] and cluster.known() == cluster.ready(DECODE) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import AutoTokenizer
 
 from services.router.prompts.chats import to_chat
 from services.router.prompts.rendering import Renderer
+from services.router.prompts.specials import Piece
 from services.router.prompts.tokenizer import Tokenizer
 from tests.unit.router_tokenizers import DEMO, DEMO_IMAGE, demo_tokenizer, sentencepiece_tokenizer
 from triptych.errors import CheckpointError, InvalidArgumentError
@@ -131,3 +133,16 @@ def test_a_template_without_pictures_is_refused_at_start() -> None:
 
 def image_id(tokenizer: Tokenizer) -> int:
     return next(token for token in range(400) if tokenizer.piece(token) == "<image>")
+
+
+def test_a_tokenizer_is_reserved_unless_another_thread_has_it() -> None:
+    tokenizer = demo_tokenizer()
+    with ThreadPoolExecutor(1) as pool, tokenizer.reserved() as mine:
+        assert mine
+        assert tokenizer.encode([Piece("hello", literal=True)])
+        assert not pool.submit(_reserve, tokenizer).result()
+
+
+def _reserve(tokenizer: Tokenizer) -> bool:
+    with tokenizer.reserved() as free:
+        return free

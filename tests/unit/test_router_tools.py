@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from common.grammar import GrammarCompiler, Language
+from services.router.caller import Caller
 from services.router.grammars import Grammars
 from services.router.plan import MAX_CHOICES, MAX_NAME, Planner
 from services.router.prompts.rendering import Renderer
@@ -36,7 +38,7 @@ def request(**fields: Any) -> GenerateRequest:
 
 
 async def plan(asked: GenerateRequest, tools: bool = True) -> GenerateRequest:
-    return (await Planner(Grammars(), tools).plan(asked)).request
+    return (await Planner(Grammars(), tools).plan(asked, Caller("", math.inf))).request
 
 
 def accepts(grammar: Grammar | None, text: str) -> bool:
@@ -59,12 +61,12 @@ def call(name: str, arguments: str) -> str:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [Tool(name="a b")]}, "tools[0].function.name"),
+        ({"tools": [Tool(name="a b")]}, "tools[0].name"),
         ({"tools": [WAIT, WAIT]}, "tools"),
         ({"tools": [WAIT, Tool(name="f", parameters='{"properties": {"a": {"type": "x"}}}')]},
-         "tools[1].function.parameters.properties.a"),
-        ({"tools": [Tool(name="f", parameters="[]")]}, "tools[0].function.parameters"),
-        ({"tools": [Tool(name="f", parameters='{"not": {}}', strict=True)]}, "tools[0].function.parameters"),
+         "tools[1].parameters.properties.a"),
+        ({"tools": [Tool(name="f", parameters="[]")]}, "tools[0].parameters"),
+        ({"tools": [Tool(name="f", parameters='{"not": {}}', strict=True)]}, "tools[0].parameters"),
         ({"tools": [WAIT], "tool_choice": ToolChoice(name="other")}, "tool_choice"),
         ({"tool_choice": REQUIRED}, "tool_choice"),
         ({"tools": [Tool(name=f"t{at}") for at in range(129)]}, "tools"),
@@ -77,7 +79,7 @@ def call(name: str, arguments: str) -> str:
         ({"sampling": SamplingParams(grammar=Grammar(json_schema='{"items": {"type": "x"}}'))},
          "sampling.grammar.json_schema.items"),
         ({"sampling": SamplingParams(grammar=Grammar(json_schema="{"))}, "sampling.grammar.json_schema"),
-        ({"sampling": SamplingParams(grammar=Grammar(regex="a"), ignore_eos=True)}, "sampling.grammar"),
+        ({"sampling": SamplingParams(grammar=Grammar(regex="a"), ignore_eos=True)}, "ignore_eos"),
         ({"sampling": SamplingParams(grammar=Grammar(regex="a")), "tools": [WAIT], "tool_choice": REQUIRED},
          "sampling.grammar"),
         ({"sampling": SamplingParams(grammar=Grammar(regex="a")), "tools": [WAIT]}, "sampling.grammar"),

@@ -8,6 +8,7 @@ import pytest
 
 from tests.unit.sdk_router import FakeRouter, serve_router
 from triptych import AsyncClient, Client, Delta, Finished, Image, Retry, Started, user
+from triptych.cli.top import watch
 from triptych.errors import (
     ClientClosedError,
     ContextLengthError,
@@ -212,6 +213,30 @@ def test_what_fails_for_now_is_tried_again(client: Client, router: FakeRouter) -
 async def test_async_calls_are_tried_again(async_client: AsyncClient, router: FakeRouter) -> None:
     router.failures = [UnavailableError("starting"), UnavailableError("starting")]
     assert [card.name for card in await async_client.list_models()] == ["toy"]
+
+
+async def test_watching_goes_on_when_a_router_leaves(
+    client: Client, async_client: AsyncClient, router: FakeRouter
+) -> None:
+    router.failures = [UnavailableError("draining"), UnavailableError("starting")]
+    assert len(list(client.watch_cluster())) == 1
+    router.failures = [UnavailableError("draining"), UnavailableError("starting")]
+    assert len([snapshot async for snapshot in async_client.watch_cluster()]) == 1
+
+
+def test_a_router_that_was_seen_is_waited_for(client: Client, router: FakeRouter) -> None:
+    snapshots = watch(client, every_s=0.0)
+    next(snapshots)
+    router.failures = [UnavailableError("restarting")] * 10
+    next(snapshots)
+    snapshots.close()
+    assert router.failures == []
+
+
+def test_a_router_that_was_never_seen_is_not_waited_for(client: Client, router: FakeRouter) -> None:
+    router.failures = [UnavailableError("wrong address")] * 10
+    with pytest.raises(UnavailableError):
+        next(watch(client, every_s=0.0))
 
 
 def test_an_upload_that_fails_is_tried_again(client: Client, router: FakeRouter) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tests.unit.sdk_router import FakeRouter, serve_router
 from triptych import Client, Image
-from triptych.cli import app
+from triptych.cli.app import app
 from triptych.errors import InvalidArgumentError
 
 

@@ -42,6 +42,10 @@ def test_accepted_forms(prompt: Any, expected: list[Message]) -> None:
 @pytest.mark.parametrize(
     ("prompt", "param"),
     [
+        (None, "prompt"),
+        (iter(["hi"]), "prompt"),
+        ([{"role": "user", "content": 5}], "messages[0].content"),
+        ([{"role": "assistant", "tool_calls": 5}], "messages[0].tool_calls"),
         ([{"type": "video"}], "messages[0].content[0]"),
         (["hi", 3], "messages[0].content[1]"),
         ([user("hi"), "and now a part"], "messages[1]"),

@@ -160,7 +160,14 @@ def test_a_reference_names_number_digest_and_description() -> None:
 
 @pytest.mark.parametrize(
     ("text", "recalled"),
-    [("and in image 1?", [A]), ("compare images 1 and 2", [A, B]), ("Image 7?", []), ("what else?", [])],
+    [
+        ("and in image 1?", [A]),
+        ("compare images 1 and 2", [A, B]),
+        ("Image 7?", []),
+        ("what else?", []),
+        ("image " + "1" * 5000, []),
+    ],
+    ids=["one", "two", "unknown", "none", "endless"],
 )
 def test_a_mentioned_picture_comes_back_at_the_end(text: str, recalled: list[Image]) -> None:
     log = Log((user(A, "what?"), assistant("a star"), user(B, "and this?"), assistant("a moon"), user(text)))

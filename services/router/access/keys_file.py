@@ -15,23 +15,25 @@ Signature = tuple[int, int, int]
 
 
 class KeysFile:
-    """`tenants` is what the file said when it last made sense. A file that does not is logged once and ignored."""
+    """`tenants` is what the file said when it last made sense. A file that does not is logged once, and tried again."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._seen = _signature(path)
+        self._read_as = _signature(path)
+        self._complaint = ""
         self.tenants: Tenants = _read(path)
 
     def refresh(self) -> bool:
         """Read the file if it has changed; whether new content is in force."""
-        if (now := _signature(self._path)) == self._seen:
+        if (now := _signature(self._path)) == self._read_as:
+            self._complaint = ""
             return False
-        self._seen = now
         try:
             self.tenants = _read(self._path)
         except ConfigError as error:
-            log.warning("the old API keys stay in force: %s", error.message)
+            self._complain(error.message)
             return False
+        self._read_as, self._complaint = now, ""
         log.info("the keys file was read again: %d API keys", len(self.tenants.keys))
         return True
 
@@ -40,6 +42,11 @@ class KeysFile:
         while True:
             await asyncio.sleep(POLL_S)
             await asyncio.to_thread(self.refresh)
+
+    def _complain(self, message: str) -> None:
+        if message != self._complaint:
+            log.warning("the old API keys stay in force: %s", message)
+        self._complaint = message
 
 
 def _signature(path: Path) -> Signature | None:

@@ -66,12 +66,12 @@ def parse_tenants(text: str) -> Tenants:
     """ConfigError with one sentence, which shows no value of the file: a key may stand where its digest belongs."""
     try:
         parsed = Tenants.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the keys file is no TOML: {error}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ConfigError(f"the keys file is wrong at {place}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"the keys file is no TOML: {error}") from None
     if unknown := parsed.tenants.keys() - {key.tenant for key in parsed.keys}:
         raise ConfigError(f"the keys file has limits for {min(unknown)!r}, which has no key")
     return parsed

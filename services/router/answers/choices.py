@@ -13,19 +13,12 @@ from triptych.v1.types_pb2 import Usage
 _Item = Event | BaseException
 
 
-async def events_of(choices: Sequence[Choice]) -> AsyncGenerator[Event]:
+def events_of(choices: Sequence[Choice]) -> AsyncGenerator[Event]:
     """Events of all, mixed; the first failure ends them all. The first choice has been started.
 
     The others begin once the first has a token: by then workers have its prompt in their caches.
     """
-    if len(choices) > 1:
-        async with aclosing(_Mixer(choices).events()) as events:
-            async for event in events:
-                yield event
-        return
-    async with aclosing(choices[0].events()) as events:
-        async for event in events:
-            yield event
+    return _Mixer(choices).events() if len(choices) > 1 else choices[0].events()
 
 
 class _Mixer:

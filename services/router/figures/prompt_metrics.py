@@ -7,6 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter
 
 from services.router.figures.breakdown import LABELS, Combinations, Values, breakdown
+from services.router.figures.usage_metrics import add
 from triptych.v1.router_pb2 import GenerateRequest
 from triptych.v1.types_pb2 import Usage
 
@@ -31,7 +32,7 @@ class PromptMetrics:
         prompts, *tokens = self._of(values)
         prompts.inc()
         for kind, counter in zip(KINDS, tokens, strict=True):
-            counter.inc(getattr(usage, f"{kind}_tokens"))
+            add(counter, getattr(usage, f"{kind}_tokens"))
 
     def _of(self, values: Values) -> tuple[Counter, ...]:
         if values not in self._children:

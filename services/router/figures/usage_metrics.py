@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
 
+from services.router.figures.spread import Spread, Spreads
 from triptych.v1.types_pb2 import StageTimes, Usage
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -26,28 +27,27 @@ class UsageMetrics:
         self._embeddings = self._counters("embeddings", text, "outcome", ("hit", "miss"))
         text = "Pictures of finished answers: by occurrence, and distinct"
         self._images = self._counters("images", text, "kind", ("all", "unique"))
-        self._first_token = self._histogram("first_token_seconds", "From acceptance to the first token")
-        self._total = self._histogram("request_seconds", "From acceptance to the end of finished answers")
+        self._first_token = self._spread("first_token_seconds", "From acceptance to the first token", SECONDS)
+        self._total = self._spread("request_seconds", "From acceptance to the end of finished answers", SECONDS)
         text = "Time of finished answers by stage: queue, encode, prefill, transfer, decode; some run side by side"
-        stages = self._histogram("stage_seconds", text, ("stage",))
-        self._stages = {stage: stages.labels(stage) for stage in (*STAGES, "decode")}
+        self._stages = {stage: Spread(SECONDS) for stage in (*STAGES, "decode")}
+        self._show("stage_seconds", text, {(stage,): spread for stage, spread in self._stages.items()}, ("stage",))
         text = "Between two tokens of an answer; of several that came together each counts its share"
-        self._gaps = self._histogram("inter_token_seconds", text, buckets=GAP_SECONDS)
+        self._gaps = self._spread("inter_token_seconds", text, GAP_SECONDS)
 
     def finished(self, usage: Usage) -> None:
         """Add the account of a complete answer."""
         for kind, counter in self._tokens.items():
-            counter.inc(getattr(usage, f"{kind}_tokens"))
-        self._embeddings["hit"].inc(usage.embedding_hits)
-        self._embeddings["miss"].inc(usage.embedding_misses)
-        self._images["all"].inc(usage.images)
-        self._images["unique"].inc(usage.unique_images)
+            add(counter, getattr(usage, f"{kind}_tokens"))
+        add(self._embeddings["hit"], usage.embedding_hits)
+        add(self._embeddings["miss"], usage.embedding_misses)
+        add(self._images["all"], usage.images)
+        add(self._images["unique"], usage.unique_images)
         self._observe(usage.times)
 
     def between_tokens(self, gap_ns: int, tokens: int) -> None:
         """`tokens` tokens came together, `gap_ns` after those before."""
-        for _ in range(tokens):
-            self._gaps.observe(gap_ns / tokens / NS)
+        self._gaps.observe(gap_ns / tokens / NS, tokens)
 
     def _observe(self, times: StageTimes) -> None:
         self._first_token.observe(times.first_token_ns / NS)
@@ -60,7 +60,18 @@ class UsageMetrics:
         counter = Counter(f"triptych_router_{name}", text, [label], registry=self._registry)
         return {value: counter.labels(value) for value in values}
 
-    def _histogram(
-        self, name: str, text: str, labels: Sequence[str] = (), buckets: Sequence[float] = SECONDS
-    ) -> Histogram:
-        return Histogram(f"triptych_router_{name}", text, labels, buckets=buckets, registry=self._registry)
+    def _spread(self, name: str, text: str, bounds: Sequence[float]) -> Spread:
+        spread = Spread(bounds)
+        self._show(name, text, {(): spread})
+        return spread
+
+    def _show(
+        self, name: str, text: str, spreads: Mapping[tuple[str, ...], Spread], labels: Sequence[str] = ()
+    ) -> None:
+        self._registry.register(Spreads(f"triptych_router_{name}", text, spreads, labels))
+
+
+def add(counter: Counter, amount: int) -> None:
+    """Most amounts of most requests are 0, which costs a lock, too."""
+    if amount:
+        counter.inc(amount)

@@ -58,14 +58,14 @@ def _kind(earlier: Sequence[Said], now: Sequence[Said]) -> Kind:
 def _reordered(earlier: Sequence[Said], now: Sequence[Said]) -> bool:
     """The earlier messages are all there, in another order, or the parts of the first one are."""
     first, other = earlier[0], now[0]
-    if first.role == other.role and Counter(first.content[1]) == Counter(other.content[1]):
+    if first.role == other.role and sorted(first.content[1]) == sorted(other.content[1]):
         return True
     same = now[: len(earlier)]
-    if Counter(said.content for said in earlier) == Counter(said.content for said in same):
+    if sorted(said.content for said in earlier) == sorted(said.content for said in same):
         return True
     texts = [said.texts for said in earlier] == [said.texts for said in same]
     before, after = _images(earlier), _images(same)
-    return texts and before != after and Counter(before) == Counter(after)
+    return texts and before != after and sorted(before) == sorted(after)
 
 
 def _replaced(before: Said, after: Said) -> Kind:

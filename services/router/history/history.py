@@ -33,7 +33,7 @@ class History:
         """Add to the account of a request where it diverged, and remember it."""
         scope, session = job.prompt.cache_scope, request.session_id
         spans = [KeyedSpan(span.offset, span.length, span.embedding_key) for span in job.prompt.images]
-        token_ids = array("I", [*job.prompt.token_ids, *answer_ids])
+        token_ids = job.token_ids + array("I", answer_ids)
         # Hashed once for both: those of the prompt are looked up, and all are remembered.
         beginnings = [] if session else beginnings_of(scope, token_ids, spans)
         earlier = self._turns.previous(scope, session, beginnings[: job.prompt_tokens // STRIDE])

@@ -5,13 +5,10 @@ from __future__ import annotations
 from starlette.requests import Request
 from starlette.responses import Response
 
-from services.router.caller import Caller
-from services.router.grammars import Grammars
 from services.router.http.authentication import caller_of
 from services.router.http.completion import ChatForm
 from services.router.http.convert import chat_to_generate, check_chat
 from services.router.http.endpoint import Endpoint
-from services.router.http.formats import grammar_of
 from services.router.http.intake import Intake
 from services.router.http.request_ids import request_id_of
 from services.router.http.schema import ChatRequest
@@ -22,11 +19,8 @@ from triptych.v1.router_pb2 import GenerateRequest
 class Chat:
     """The endpoint: OpenAI's request in, OpenAI's answer out."""
 
-    def __init__(
-        self, model: str, endpoint: Endpoint, intake: Intake, tokenizer: Tokenizer, grammars: Grammars
-    ) -> None:
-        self._model, self._endpoint, self._intake = model, endpoint, intake
-        self._tokenizer, self._grammars = tokenizer, grammars
+    def __init__(self, model: str, endpoint: Endpoint, intake: Intake, tokenizer: Tokenizer) -> None:
+        self._model, self._endpoint, self._intake, self._tokenizer = model, endpoint, intake, tokenizer
 
     async def complete(self, request: Request) -> Response:
         """The answers, whole or as a stream."""
@@ -35,13 +29,7 @@ class Chat:
         caller, request_id = caller_of(request), request_id_of(request)
 
         async def prepare() -> GenerateRequest:
-            return await self._prepare(asked, caller, request_id)
+            return chat_to_generate(asked, await self._intake.digests(asked, caller), request_id)
 
         form = ChatForm(self._model, self._tokenizer, bool(asked.logprobs))
         return await self._endpoint.respond(request, asked, prepare, form)
-
-    async def _prepare(self, asked: ChatRequest, caller: Caller, request_id: str) -> GenerateRequest:
-        if wanted := grammar_of(asked.response_format):
-            # Here and not only where it is used, so that an error names the field of this interface.
-            await self._grammars.check(*wanted)
-        return chat_to_generate(asked, await self._intake.digests(asked, caller), request_id)

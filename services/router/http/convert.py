@@ -56,7 +56,7 @@ def chat_to_generate(request: ChatRequest, digests: Sequence[str], request_id: s
     if request.logprobs:
         generate.sampling.top_logprobs = request.top_logprobs or 0
     if wanted := grammar_of(request.response_format):
-        generate.sampling.grammar.CopyFrom(wanted[0])
+        generate.sampling.grammar.CopyFrom(wanted)
     return generate
 
 

@@ -15,6 +15,7 @@ from services.router.generation import Generator
 from services.router.http.answering import Form, Generation, chunks, whole
 from services.router.http.authentication import caller_of
 from services.router.http.body import read_body
+from services.router.http.fields import as_asked
 from services.router.http.model import Body, parse_body
 from services.router.http.schema import AnswerRequest
 from services.router.http.streaming import EventStream, until_disconnect
@@ -44,12 +45,13 @@ class Endpoint:
 
     async def respond(self, request: Request, asked: AnswerRequest, prepare: Prepare, form: Form) -> Response:
         """The answers to what `prepare` gives, whole or as a stream. All work ends when the client leaves."""
-        generation = self._generate(prepare, caller_of(request))
+        generation = self._generate(asked, prepare, caller_of(request))
         if asked.stream:
             return EventStream(chunks(generation, form, asked.include_usage))
         return JSONResponse(await until_disconnect(request.receive, whole(generation, form)))
 
-    async def _generate(self, prepare: Prepare, caller: Caller) -> Generation:
-        async with aclosing(self.generator.generate(await prepare(), caller)) as responses:
-            async for response in responses:
-                yield response
+    async def _generate(self, asked: AnswerRequest, prepare: Prepare, caller: Caller) -> Generation:
+        with as_asked(asked.renamings):
+            async with aclosing(self.generator.generate(await prepare(), caller)) as responses:
+                async for response in responses:
+                    yield response

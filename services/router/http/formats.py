@@ -47,18 +47,16 @@ class GrammarFormat(Model):
 
 
 Format = Annotated[TextFormat | ObjectFormat | SchemaFormat | GrammarFormat, Field(discriminator="type")]
-SCHEMA_PARAM = "response_format.json_schema.schema"
 
 
-def grammar_of(wanted: Format | None) -> tuple[Grammar, str] | None:
-    """The grammar and the field that describes it; None where any text will do."""
+def grammar_of(wanted: Format | None) -> Grammar | None:
+    """The grammar; None where any text will do."""
     match wanted:
         case ObjectFormat():
-            return Grammar(json_schema='{"type": "object"}'), "response_format"
+            return Grammar(json_schema='{"type": "object"}')
         case SchemaFormat(json_schema=named):
             schema = json.dumps({"type": "object"} if named.schema_ is None else named.schema_)
-            return Grammar(json_schema=schema, lenient=not named.strict), SCHEMA_PARAM
+            return Grammar(json_schema=schema, lenient=not named.strict)
         case GrammarFormat(syntax=syntax, definition=text):
-            grammar = Grammar(regex=text) if syntax == "regex" else Grammar(lark=text)
-            return grammar, "response_format.definition"
+            return Grammar(regex=text) if syntax == "regex" else Grammar(lark=text)
     return None

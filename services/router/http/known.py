@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from services.router.http.authentication import caller_of
+from services.router.http.fields import as_asked
 from services.router.pictures.images import Images
 from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import KnownImage
-
-_FIELDS = {"page_size": "limit", "page_token": "after"}
 
 
 class KnownImages:
@@ -24,12 +20,13 @@ class KnownImages:
 
     async def list(self, request: Request) -> Response:
         """One page, the latest used first; query parameters `limit`, `after` and `cache_salt`."""
-        query = request.query_params
+        caller, query = caller_of(request), request.query_params
+        caller.allowance.begin()
         limit = query.get("limit", "100")
         if not (limit.isascii() and limit.isdecimal() and len(limit) < 7):
             raise InvalidArgumentError("limit is a number", param="limit")
-        scope = caller_of(request).scope(query.get("cache_salt"))
-        with _as_asked():
+        scope = caller.scope(query.get("cache_salt"))
+        with as_asked():
             page = await self._images.page(scope, int(limit), query.get("after", ""))
         answer = {
             "object": "list",
@@ -39,16 +36,6 @@ class KnownImages:
             "after": page.next_page_token or None,
         }
         return JSONResponse(answer, headers={"cache-control": "no-store"})
-
-
-@contextmanager
-def _as_asked() -> Iterator[None]:
-    """Errors of the block name the fields as this interface calls them."""
-    try:
-        yield
-    except InvalidArgumentError as error:
-        error.param = _FIELDS.get(error.param or "", error.param)
-        raise
 
 
 def _entry(known: KnownImage) -> dict[str, object]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from services.router.fields import Renaming
 from services.router.http.formats import Format
 from services.router.http.model import Count, Model
 from services.router.http.tool_schema import CallSpec, NamedTool, ToolSpec
@@ -99,6 +100,11 @@ class AnswerRequest(Model):
         """Whether a stream ends with the account."""
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def renamings(self) -> list[Renaming]:
+        """Where this request calls a field differently than others do."""
+        return []
+
 
 class ChatRequest(AnswerRequest):
     """A conversation; names and meanings are OpenAI's."""
@@ -112,6 +118,12 @@ class ChatRequest(AnswerRequest):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
 
+    @property
+    def renamings(self) -> list[Renaming]:
+        """See `AnswerRequest`. Without a format of its own, an answer's grammar is that of the tools."""
+        renamings = [("^max_tokens$", "max_completion_tokens")] if self.max_completion_tokens is not None else []
+        return renamings if self.response_format else [*renamings, (r"^sampling\.grammar.*", "tools")]
+
 
 class CompletionRequest(AnswerRequest):
     """A raw prompt, the older form."""
@@ -121,6 +133,11 @@ class CompletionRequest(AnswerRequest):
     suffix: str | None = None
     best_of: Count | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
+
+    @property
+    def renamings(self) -> list[Renaming]:
+        """See `AnswerRequest`."""
+        return [("^top_logprobs$", "logprobs")]
 
 
 class TokenizeRequest(Model):

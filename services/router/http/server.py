@@ -13,16 +13,20 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
+from common.rpc.address import host_port, listen
 from common.rpc.tls import ServerTls, check_identity
+from services.router.http.headers import in_time
 from triptych.errors import ConfigError
 from triptych.tls import read_pem
 
 KEEP_ALIVE_S = 75
+LAST_WORDS_S = 2.0
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, headers_timeout_s: float) -> None:
         config.load()
+        config.http_protocol_class = in_time(config.http_protocol_class, headers_timeout_s)
         super().__init__(config)
         self.tried = asyncio.Event()
 
@@ -53,7 +57,15 @@ def _tls_options(tls: ServerTls | None) -> dict[str, Any]:
 class HttpServer:
     """`start`, then `stop`."""
 
-    def __init__(self, app: Starlette, host: str, port: int, grace_s: float, tls: ServerTls | None = None) -> None:
+    def __init__(
+        self,
+        app: Starlette,
+        host: str,
+        port: int,
+        grace_s: float,
+        headers_timeout_s: float,
+        tls: ServerTls | None = None,
+    ) -> None:
         config = uvicorn.Config(
             app,
             lifespan="off",
@@ -65,19 +77,19 @@ class HttpServer:
             timeout_graceful_shutdown=math.ceil(grace_s),
             **_tls_options(tls),
         )
-        self._server = _Server(config)
+        self._server = _Server(config, headers_timeout_s)
         self._address = (host, port)
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
         """Listen; returns the port. ConfigError when the address is taken."""
         try:
-            listener = socket.create_server(self._address)
+            listener = listen(*self._address)
             # Inherited by every connection. Without it the body of an answer waits for the client to acknowledge its
             # headers, which takes 40 ms; asyncio would see to it, but does not recognise sockets made here.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            raise ConfigError(f"cannot listen on {self._address[0]}:{self._address[1]}: {error.strerror}") from error
+            raise ConfigError(f"cannot listen on {host_port(*self._address)}: {error.strerror}") from error
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]), name="http")
         await self._server.tried.wait()
         port: int = listener.getsockname()[1]
@@ -89,3 +101,6 @@ class HttpServer:
         if task is not None:
             self._server.should_exit = True
             await task
+            if ending := self._server.server_state.tasks:
+                # Out of grace and cancelled; each of them still tells its client so.
+                await asyncio.wait(ending, timeout=LAST_WORDS_S)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from services.router.http.errors import as_ours, error_body, error_response, note_refusal
-from triptych.errors import RequestCancelledError, TriptychError
+from triptych.errors import RequestCancelledError, UnavailableError
 
 T = TypeVar("T")
 Events = AsyncGenerator[dict[str, Any]]
@@ -20,7 +20,10 @@ DONE = b"data: [DONE]\n\n"
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """Result of `work`; RequestCancelledError, and no trace of the work, when the client leaves first."""
+    """Result of `work`, of which no trace is left when it cannot be finished.
+
+    RequestCancelledError when the client leaves first, UnavailableError when the server ends the request.
+    """
     working, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_disconnected(receive))
     tasks = (working, leaving)
     try:
@@ -28,6 +31,8 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         if not working.done():
             raise RequestCancelledError("the client left")
         return working.result()
+    except asyncio.CancelledError:
+        raise UnavailableError("the server stops before the answer is complete") from None
     finally:
         for task in tasks:
             task.cancel()
@@ -45,37 +50,29 @@ class EventStream(Response):
     def __init__(self, events: Events) -> None:
         super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")
         self._events = events
+        self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run until the end, or until the client leaves."""
         try:
-            await until_disconnect(receive, self._send(scope, receive, send))
-        except RequestCancelledError:
-            return
-
-    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._events) as events:
-            try:
-                first = await anext(events)
-            except Exception as error:  # noqa: BLE001 - mapped, as everywhere at this edge
+            await until_disconnect(receive, self._send(send))
+        except Exception as error:  # noqa: BLE001 - mapped, as everywhere at this edge
+            if not self._begun:
                 note_refusal(scope, error)
                 await error_response(as_ours(error))(scope, receive, send)
                 return
-            await self._start(send)
-            await self._send_event(send, first)
-            await self._send_rest(send, events)
+            await self._send_event(send, error_body(as_ours(error)))
         await send({"type": "http.response.body", "body": DONE, "more_body": False})
 
-    async def _send_rest(self, send: Send, events: Events) -> None:
-        try:
+    async def _send(self, send: Send) -> None:
+        async with aclosing(self._events) as events:
             async for event in events:
+                if not self._begun:
+                    await self._start(send)
                 await self._send_event(send, event)
-        except TriptychError as error:
-            await self._send_event(send, error_body(error))
-        except Exception as error:  # noqa: BLE001 - mapped, as everywhere at this edge
-            await self._send_event(send, error_body(as_ours(error)))
 
     async def _start(self, send: Send) -> None:
+        self._begun = True
         headers = [item for item in self.raw_headers if item[0] != b"content-length"]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
 

@@ -8,6 +8,7 @@ from starlette.responses import JSONResponse, Response
 from services.router.http.authentication import caller_of
 from services.router.http.convert import check_completion, completion_to_generate, tokenize_to_generate
 from services.router.http.endpoint import Endpoint
+from services.router.http.fields import as_asked
 from services.router.http.intake import Intake
 from services.router.http.request_ids import request_id_of
 from services.router.http.schema import CompletionRequest, DetokenizeRequest, TokenizeRequest
@@ -38,11 +39,13 @@ class Text:
         """The tokens of a text or a conversation, every picture expanded to its placeholders."""
         asked, caller = await self._endpoint.read(request, TokenizeRequest), caller_of(request)
         digests = await self._intake.digests(asked, caller)
-        prompt = await self._endpoint.generator.tokenize(tokenize_to_generate(asked, digests), caller)
+        with as_asked():
+            prompt = await self._endpoint.generator.tokenize(tokenize_to_generate(asked, digests), caller)
         ids = list(prompt.token_ids)
         return JSONResponse({"count": len(ids), "max_model_len": self._card.context_length, "tokens": ids})
 
     async def detokenize(self, request: Request) -> Response:
         """The text of tokens, without special ones."""
         asked = await self._endpoint.read(request, DetokenizeRequest)
-        return JSONResponse({"prompt": await self._endpoint.generator.detokenize(asked.tokens)})
+        with as_asked():
+            return JSONResponse({"prompt": await self._endpoint.generator.detokenize(asked.tokens)})

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from common.images.looks import Seen, near_duplicates
 from common.store.gallery import Gallery, Known, Note
 from common.store.images import StoredImage
+from common.tracing.sparing import SparingLog
 from triptych.errors import InvalidArgumentError, UnavailableError
 
-log = logging.getLogger(__name__)
+log = SparingLog(logging.getLogger(__name__))
 MAX_PENDING = 4096
 DEFAULT_PAGE, MAX_PAGE = 100, 1000
 
@@ -52,7 +53,7 @@ class Notes:
             try:
                 await self._gallery.note(scope, notes)
             except UnavailableError as error:
-                log.info("the use of %d pictures is not recorded: %s", len(notes), error.message)
+                log.warning("the use of %d pictures is not recorded: %s", len(notes), error.message)
 
 
 @dataclass(frozen=True)

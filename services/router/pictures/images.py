@@ -10,6 +10,7 @@ from common.families import Family
 from common.images import ImageLimits, decode_image, look_of
 from common.store.gallery import Gallery, Known
 from common.store.images import ImageStore, StoredImage
+from common.tracing.sparing import SparingLog
 from services.router.pictures.gallery import Notes, read_page
 from services.router.pictures.recent import RecentUploads
 from triptych.digests import file_digest
@@ -22,7 +23,7 @@ from triptych.errors import (
 )
 from triptych.v1.router_pb2 import ImageRecord, KnownImage, ListImagesResponse, LookAlikes
 
-log = logging.getLogger(__name__)
+log = SparingLog(logging.getLogger(__name__))
 
 
 class Images:
@@ -75,7 +76,7 @@ class Images:
         UnavailableError when it can be kept neither in the store nor here.
         """
         if await asyncio.to_thread(file_digest, data) != digest:
-            raise InvalidArgumentError("the bytes do not have the digest of the header", param="digest")
+            raise InvalidArgumentError("the bytes do not have the digest of the header", param="header.digest")
         async with self._decoding:
             image = await asyncio.to_thread(self._examine, data, digest)
         kept = self._recent.put(scope, image, data)
@@ -100,7 +101,7 @@ class Images:
         """PayloadTooLargeError for a file over the limit, before its bytes are taken in."""
         if size_bytes > self._limits.max_bytes:
             message = f"the image has {size_bytes} bytes; the limit is {self._limits.max_bytes}"
-            raise PayloadTooLargeError(message, param="size_bytes")
+            raise PayloadTooLargeError(message, param="header.size_bytes")
 
     def record(self, image: StoredImage) -> ImageRecord:
         """What a client is told of a picture."""

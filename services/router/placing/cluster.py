@@ -34,6 +34,10 @@ class Cluster:
         """All workers of the model, whether they take work or not."""
         return [info for info in self._workers() if info.model == self._model]
 
+    def others(self) -> list[WorkerInfo]:
+        """Workers of other models, which are none of our business but may have been meant for us."""
+        return [info for info in self._workers() if info.model != self._model]
+
     def ready(self, role: WorkerRole.ValueType) -> list[WorkerInfo]:
         """Workers of `role` that take new work."""
         return [info for info in self._workers() if info.role == role and self._usable(info)]

@@ -39,7 +39,7 @@ class Routing:
         ledger: Ledger,
         metrics: Metrics,
     ) -> None:
-        self._directory = directory
+        self._directory, self.info = directory, parts.info
         self.view = CacheView(settings.cached_blocks)
         self.watches = Watches(channels, self.view)
         preprocessing = parts.family.preprocessing_fingerprint

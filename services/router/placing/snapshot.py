@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 
 from services.router.figures.metrics import Metrics
 from services.router.placing.ledger import Ledger
 from services.router.placing.routing import Routing
+from triptych.errors import UnavailableError
 from triptych.v1.router_pb2 import QueueStatus, WatchClusterResponse, WorkerStatus
 from triptych.v1.worker_pb2 import WorkerInfo
 
@@ -14,10 +18,19 @@ NS_PER_MS = 10**6
 
 
 class Snapshots:
-    """Reads what others keep; changes nothing."""
+    """Reads what others keep; changes nothing. `draining` is set when the router is about to leave."""
 
-    def __init__(self, routing: Routing, ledger: Ledger, metrics: Metrics) -> None:
-        self._routing, self._ledger, self._metrics = routing, ledger, metrics
+    def __init__(self, routing: Routing, ledger: Ledger, metrics: Metrics, draining: asyncio.Event) -> None:
+        self._routing, self._ledger, self._metrics, self._draining = routing, ledger, metrics, draining
+
+    async def every(self, seconds: float) -> AsyncGenerator[WatchClusterResponse]:
+        """The state now and again; UnavailableError at the drain, which must not wait for those who only watch."""
+        while not self._draining.is_set():
+            yield self.take()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._draining.wait()
+        raise UnavailableError("the router is draining")
 
     def take(self) -> WatchClusterResponse:
         """The state now."""
@@ -37,6 +50,8 @@ class Snapshots:
             embedding_misses=totals["embedding_misses"],
             kv_transfer_bytes=totals["kv_transfer_bytes"],
             retries=totals["retries"],
+            router=routing.info,
+            others=routing.cluster.others(),
         )
 
     def _worker(self, info: WorkerInfo) -> WorkerStatus:

@@ -32,6 +32,7 @@ class Watches:
         self._channels, self._view = channels, view
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._alive: set[str] = set()
+        self._told: set[str] = set()
 
     def lost(self, info: WorkerInfo) -> bool:
         """Whether the worker is not known to be reachable, or known to be about to leave."""
@@ -43,6 +44,7 @@ class Watches:
         for address in self._tasks.keys() - wanted:
             await end_task(self._tasks.pop(address))
             self._forget(address)
+            self._told.discard(address)
         for address in wanted - self._tasks.keys():
             self._tasks[address] = asyncio.create_task(self._watch(address), name=f"watch-{address}")
 
@@ -59,9 +61,9 @@ class Watches:
                     # It works without, only less well.
                     self._alive.add(address)
                     return
-                log.info("the subscription to a worker has ended: %s", error.code().name)
+                self._tell(address, logging.INFO, f"the subscription to a worker has ended: {error.code().name}")
             except TimeoutError:
-                log.warning("a worker has been silent for %.0f s and gets no new work", SILENCE_S)
+                self._tell(address, logging.WARNING, f"a worker is silent for {SILENCE_S:.0f} s and gets no new work")
             except asyncio.CancelledError:
                 # Also what grpc.aio raises when the worker ends the call itself.
                 if is_cancelled():
@@ -81,6 +83,12 @@ class Watches:
                     self._alive.add(address)
         finally:
             call.cancel()
+
+    def _tell(self, address: str, level: int, sentence: str) -> None:
+        """Log that a worker is lost, once until it has been back."""
+        if address in self._alive or address not in self._told:
+            log.log(level, sentence)
+        self._told.add(address)
 
     def _forget(self, address: str) -> None:
         self._view.forget(address)

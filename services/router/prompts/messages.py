@@ -80,7 +80,7 @@ def _check_calls(message: Message, param: str) -> None:
     if message.tool_calls and message.role != "assistant":
         raise InvalidArgumentError(f"{param}: only assistant messages call functions", param=f"{param}.tool_calls")
     for index, call in enumerate(message.tool_calls):
-        field = f"{param}.tool_calls[{index}].function.arguments"
+        field = f"{param}.tool_calls[{index}].arguments"
         try:
             arguments = json.loads(call.arguments)
         except (ValueError, RecursionError) as error:

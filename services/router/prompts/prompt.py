@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
+from services.router.fields import fields_renamed
 from services.router.prompts.messages import ImageUse, check_image_count, check_messages, use_of
 from services.router.prompts.rendering import Renderer
 from services.router.prompts.tokenizer import Tokenizer
@@ -19,6 +22,11 @@ def image_uses(request: GenerateRequest, max_images: int) -> list[ImageUse]:
     return [use_of(image, f"prompt.images[{index}]") for index, image in enumerate(images)]
 
 
+def prompt_named(request: GenerateRequest) -> AbstractContextManager[None]:
+    """Errors of the block blame the field that holds the prompt, which need not be the messages."""
+    return fields_renamed([("^messages$", "prompt")] if request.HasField("prompt") else ())
+
+
 def characters(request: GenerateRequest) -> int:
     """Length of all text that has to be tokenized."""
     if request.HasField("prompt"):
@@ -28,10 +36,10 @@ def characters(request: GenerateRequest) -> int:
     return texts + calls + sum(len(tool.description) + len(tool.parameters) for tool in offered(request))
 
 
-def token_ids(request: GenerateRequest, renderer: Renderer, tokenizer: Tokenizer) -> list[int]:
+def token_ids(request: GenerateRequest, renderer: Renderer, tokenizer: Tokenizer, scope: str) -> list[int]:
     """Token ids, every picture one marker. Blocking. InvalidArgumentError for a prompt without any token."""
     if not request.HasField("prompt"):
-        return renderer.render(request.messages, offered(request))
+        return renderer.render(request.messages, offered(request), scope)
     ids = list(request.prompt.token_ids) or tokenizer.encode_raw(request.prompt.text)
     if not ids:
         raise InvalidArgumentError("the prompt is empty", param="prompt")

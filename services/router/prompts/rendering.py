@@ -26,9 +26,12 @@ class Renderer:
         self.knows_tools = self._shows_tools()
         """Whether the template shows functions to the model."""
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> list[int]:
-        """Token ids; every picture is one marker, in the order in which the template puts them."""
-        return self._tokenizer.encode(self._pieces(messages, describe(tools)))
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = (), scope: str = "") -> list[int]:
+        """Token ids; every picture is one marker, in the order in which the template puts them.
+
+        In a cache scope, messages that come again are not tokenized again.
+        """
+        return self._tokenizer.encode(self._pieces(messages, describe(tools)), scope)
 
     def _pieces(self, messages: Sequence[Message], tools: Tools) -> list[Piece]:
         specials = self._tokenizer.specials

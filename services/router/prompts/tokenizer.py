@@ -5,13 +5,15 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
 from transformers import AutoTokenizer
 
+from services.router.prompts.segments import Segments, separable
 from services.router.prompts.specials import Piece, SpecialTokens
 from triptych.errors import CheckpointError, InvalidArgumentError
 
@@ -41,9 +43,20 @@ class Tokenizer:
         added = self._backend.get_added_tokens_decoder()
         self._special = {index: token.content for index, token in added.items() if token.special}
         self.specials = SpecialTokens(self._special.values())
+        self._segments = Segments(self._encode_chat, _ids(added)) if separable(self._backend) else None
         self._longest = max(map(len, self._backend.get_vocab()), default=1)
         # Literal encoding is a mode of the shared tokenizer, not an argument of the call.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def reserved(self) -> Iterator[bool]:
+        """Whether no other thread encodes now; if so, none can inside the block, and the caller need not wait."""
+        free = self._lock.acquire(blocking=False)
+        try:
+            yield free
+        finally:
+            if free:
+                self._lock.release()
 
     @property
     def longest_token(self) -> int:
@@ -72,11 +85,14 @@ class Tokenizer:
             raise InvalidArgumentError(message, param="messages") from error
         return str(text)
 
-    def encode(self, pieces: Sequence[Piece]) -> list[int]:
-        """Token ids of the pieces in order; InvalidArgumentError when text cannot be kept from being special."""
+    def encode(self, pieces: Sequence[Piece], scope: str = "") -> list[int]:
+        """Token ids of the pieces in order; InvalidArgumentError when text cannot be kept from being special.
+
+        Only within `scope`, a cache scope, does it matter what was encoded before, and then for the time alone.
+        """
         ids: list[int] = []
         for piece in pieces:
-            encoded = self._encode(piece)
+            encoded = self._encode(piece) if piece.literal else self._encode_chat_again(piece.text, scope)
             if piece.literal and not self._special.keys().isdisjoint(encoded):
                 raise InvalidArgumentError("a message holds a control token of the model", param="messages")
             ids += encoded
@@ -104,11 +120,22 @@ class Tokenizer:
         """Whether the vocabulary spells bytes as GPT-2 does."""
         return "ByteLevel" in repr(self._backend.decoder)
 
+    def _encode_chat_again(self, text: str, scope: str) -> list[int]:
+        if self._segments is None:
+            return self._encode_chat(text)
+        with self._lock:
+            return self._segments.encode(text, scope)
+
+    def _encode_chat(self, text: str) -> list[int]:
+        return self._encode(Piece(text, literal=False))
+
     def _encode(self, piece: Piece, add_special_tokens: bool = False) -> list[int]:
         with self._lock:
             self._backend.encode_special_tokens = piece.literal
             try:
-                return list(self._backend.encode(piece.text, add_special_tokens=add_special_tokens).ids)
+                # A third less work than `encode`, which also notes where in the text each token is.
+                (encoded,) = self._backend.encode_batch_fast([piece.text], add_special_tokens=add_special_tokens)
+                return list(encoded.ids)
             finally:
                 self._backend.encode_special_tokens = False
 
@@ -118,6 +145,10 @@ class Tokenizer:
             raise CheckpointError(f"the image token {token_id} of the config is no added token of the tokenizer")
         token.special = True
         self._backend.add_special_tokens([token])
+
+
+def _ids(added: Mapping[int, Any]) -> dict[str, int]:
+    return {token.content: index for index, token in added.items()}
 
 
 def _undated(template: str) -> str:

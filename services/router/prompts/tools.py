@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from common.grammar.language import PARAM, WRITTEN
+from services.router.caller import Caller
 from services.router.grammars import Grammars
 from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import GenerateRequest, ToolChoice
@@ -31,7 +32,7 @@ def describe(tools: Sequence[Tool]) -> list[dict[str, Any]]:
     return [{"type": "function", "function": _describe(tool)} for tool in tools]
 
 
-async def check_tools(request: GenerateRequest, supported: bool, grammars: Grammars) -> None:
+async def check_tools(request: GenerateRequest, supported: bool, grammars: Grammars, caller: Caller) -> None:
     """InvalidArgumentError for functions that are malformed, and for any where the model's template knows none."""
     tools = offered(request)
     if not tools and (request.tool_choice.mode == ToolChoice.MODE_REQUIRED or request.tool_choice.name):
@@ -41,7 +42,7 @@ async def check_tools(request: GenerateRequest, supported: bool, grammars: Gramm
     if len(request.tools) > MAX_TOOLS:
         raise InvalidArgumentError(f"at most {MAX_TOOLS} tools are possible, not {len(request.tools)}", param="tools")
     for index, tool in enumerate(request.tools):
-        await _check_tool(tool, f"tools[{index}].function", grammars)
+        await _check_tool(tool, f"tools[{index}]", grammars, caller)
     _check_names(request)
 
 
@@ -100,12 +101,13 @@ def _in_order(value: Any) -> Any:
     return [_in_order(item) for item in value] if isinstance(value, list) else value
 
 
-async def _check_tool(tool: Tool, param: str, grammars: Grammars) -> None:
+async def _check_tool(tool: Tool, param: str, grammars: Grammars, caller: Caller) -> None:
     if not _NAME.fullmatch(tool.name):
         rule = "letters, digits, underscores and dashes, at most 64"
         raise InvalidArgumentError(f"the name of a function has {rule}", param=f"{param}.name")
     if tool.parameters:
-        await grammars.check(Grammar(json_schema=tool.parameters, lenient=not tool.strict), f"{param}.parameters")
+        grammar = Grammar(json_schema=tool.parameters, lenient=not tool.strict)
+        await grammars.check(grammar, caller, f"{param}.parameters")
 
 
 def _check_names(request: GenerateRequest) -> None:

@@ -19,12 +19,12 @@ from services.router.running.calls import Trouble, is_cancelled
 from services.router.running.encoding import Encoding
 from services.router.running.failover import Failure
 from services.router.running.job import Job
+from services.router.running.prefill_call import call_prefill
 from triptych.errors import InternalError, TriptychError, UnavailableError
 from triptych.v1.decode_pb2 import DecodeRequest, DecodeResponse
 from triptych.v1.decode_pb2_grpc import DecodeServiceStub
 from triptych.v1.kv_pb2 import KvTicket
-from triptych.v1.prefill_pb2 import ImageReady, PrefillBegin, PrefillRequest
-from triptych.v1.prefill_pb2_grpc import PrefillServiceStub
+from triptych.v1.prefill_pb2 import ImageReady, PrefillBegin
 
 SETTLE_S = 5.0
 log = logging.getLogger(__name__)
@@ -146,10 +146,11 @@ class Attempt:
 
     async def _prefill(self, ticket: KvTicket) -> None:
         self._account.prefill_opened()
-        prefill = self._route.prefill
-        stub = PrefillServiceStub(self._channels.get(prefill.address))
+        job, prefill = self._job, self._route.prefill
+        pictures = self._pictures() if job.images else None
         metadata = instance_metadata(prefill.instance_id) + outgoing()
-        call = stub.Prefill(self._prefill_requests(ticket), timeout=self._job.remaining_s(), metadata=metadata)
+        channel = self._channels.get(prefill.address)
+        call = call_prefill(channel, self._begin(ticket), pictures, timeout=job.remaining_s(), metadata=metadata)
         try:
             with self._trouble.watching("prefill", prefill):
                 self._account.prefilled(await call)
@@ -158,18 +159,19 @@ class Attempt:
             self._ready.put_nowait(None)
             self._prefill_booking.release()
 
-    async def _prefill_requests(self, ticket: KvTicket) -> AsyncIterator[PrefillRequest]:
+    def _begin(self, ticket: KvTicket) -> PrefillBegin:
         job = self._job
-        begin = PrefillBegin(
+        return PrefillBegin(
             request_id=job.request_id,
             prompt=job.prompt,
             sampling=job.sampling,
             ticket=ticket,
             peers=self._route.peers,
         )
-        yield PrefillRequest(begin=begin)
-        for _ in job.images:
+
+    async def _pictures(self) -> AsyncIterator[ImageReady]:
+        for _ in self._job.images:
             ready = await self._ready.get()
             if ready is None:
                 return
-            yield PrefillRequest(image_ready=ready)
+            yield ready

@@ -50,13 +50,17 @@ class Failover:
         self._retried, self._refused = retried, refused
 
     def begin(self, job: Job) -> None:
-        """A request is about to start; QuarantinedError when it must not."""
-        self._quarantine.check(job.content)
-        self._budget.deposit()
+        """One answer to a request is about to start; QuarantinedError when it must not."""
+        # Usually nothing is in quarantine, and the digest of a long prompt is not free.
+        if len(self._quarantine):
+            self._quarantine.check(job.content)
+        if job.sampling.choice_index == 0:
+            self._budget.deposit()
 
     def finished(self, job: Job) -> None:
         """A request was answered."""
-        self._quarantine.absolve(job.content)
+        if len(self._quarantine):
+            self._quarantine.absolve(job.content)
 
     def judge(self, job: Job, failure: Failure, attempts: int) -> None:
         """Return when the request may be tried once more; raise what the client shall see when not."""

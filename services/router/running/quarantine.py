@@ -29,6 +29,9 @@ class Quarantine:
         self._ttl_s, self._clock = ttl_s, clock
         self._records: OrderedDict[bytes, _Record] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._records)
+
     def strike(self, content: bytes, killed: Collection[str]) -> None:
         """Workers (instance ids) were lost while they had the request."""
         if not killed:
