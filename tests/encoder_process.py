@@ -82,7 +82,10 @@ async def encode(
 
 
 async def load(channel: grpc.aio.Channel) -> worker_pb2.GetLoadResponse:
-    return await worker_pb2_grpc.WorkerServiceStub(channel).GetLoad(worker_pb2.GetLoadRequest())
+    """All but the time of day."""
+    answer = await worker_pb2_grpc.WorkerServiceStub(channel).GetLoad(worker_pb2.GetLoadRequest())
+    answer.ClearField("at_unix_ms")
+    return answer
 
 
 async def idle(channel: grpc.aio.Channel) -> None:
