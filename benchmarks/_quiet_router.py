@@ -34,7 +34,7 @@ def _ignore(*args: Any, **named: Any) -> None:
 
 
 def _silence() -> None:
-    counted = ("finished", "retried", "shed", "gave_up", "rescued", "refused")
+    counted = ("finished", "retried", "shed", "gave_up", "rescued", "refused", "matched")
     marks = ("encode_began", "encoded", "prefill_opened", "prefilled")
     silent = [(PromptMetrics, ["finished"]), (History, ["finished"]), (UsageMetrics, ["between_tokens"])]
     for owner, names in (*silent, (generation, ["_log", "enter"]), (Metrics, counted), (Account, marks)):

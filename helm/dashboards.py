@@ -73,6 +73,14 @@ ROWS: list[tuple[str, list[Panel]]] = [
                 "percentunit",
                 [(_read_ratio("content, conversation"), "{{content}}, {{conversation}} turn")],
             ),
+            (
+                "Cached tokens a second",
+                "short",
+                [
+                    ("sum(rate(triptych_router_matched_tokens_total[5m]))", "announced to the router"),
+                    ('sum(rate(triptych_router_tokens_total{kind="cache_read"}[5m]))', "read"),
+                ],
+            ),
             ("Read ratio by policy", "percentunit", [(_read_ratio("context_policy"), "{{context_policy}}")]),
             ("Read ratio by turn", "percentunit", [(_read_ratio("turn"), "turn {{turn}}")]),
             ("Read ratio by prompt length", "percentunit", [(_read_ratio("input_tokens"), "{{input_tokens}}")]),

@@ -75,7 +75,7 @@ class Core:
         admission = Admission(parts, self.images, routing.placement)
         pixels = Pixels(self.images.file, channels)
         pipeline = Pipeline(
-            routing.placement, ledger, channels, pixels, routing.turnstile, routing.failover, self.metrics.rescued
+            routing.placement, ledger, channels, pixels, routing.turnstile, routing.failover, self.metrics
         )
         planner = Planner(Grammars(), parts.renderer.knows_tools)
         self.history = History(int(settings.history), routing.placement.block_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 
 from common.store.registry import Registration
@@ -26,6 +27,9 @@ async def test_the_same_prompt_goes_where_it_is_cached(wide: Bench) -> None:
         await wide.chat("the same long question " * 20)
         await eventually(lambda: view.size > 0)
         assert sorted(len(worker.requests) for worker in wide.fleet.workers["prefill"]) == [0, count]
+    matched = re.search(r"\ntriptych_router_matched_tokens_total (\S+)", (await wide.http.get("/metrics")).text)
+    assert matched is not None
+    assert float(matched[1]) > 4 * 16
 
 
 async def test_a_killed_worker_gets_no_requests_though_it_is_registered(wide: Bench) -> None:

@@ -34,6 +34,8 @@ class Metrics:
         self._gave_up = self._counter("gave_up", "Requests not tried again after losing their workers", "reason")
         text = "Answers that were completed although workers were lost on the way"
         self._rescued = Counter("triptych_router_failovers", text, registry=self.registry)
+        text = "Tokens of prompts that were sent to prefill workers because these had announced them as cached"
+        self._matched = Counter("triptych_router_matched_tokens", text, registry=self.registry)
         self._shed = self._counter("shed", "Requests turned away by the queue", "reason")
         self._running = Gauge("triptych_router_running_requests", "Answers in the making", registry=self.registry)
         self._usages = UsageMetrics(self.registry)
@@ -71,6 +73,10 @@ class Metrics:
         """A request goes on at other workers."""
         self._retries.labels(reason).inc()
         self.totals["retries"] += 1
+
+    def matched(self, tokens: int) -> None:
+        """A prefill worker was chosen that has announced the first `tokens` tokens of the prompt."""
+        self._matched.inc(tokens)
 
     def rescued(self) -> None:
         """A request that had gone on at other workers was answered."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from common.rpc.channels import Channels
 from common.tracing import fail, span
 from services.router.figures.account import Account
+from services.router.figures.metrics import Metrics
 from services.router.placing.ledger import Ledger
 from services.router.placing.placement import Placement
 from services.router.running.attempt import Attempt
@@ -31,10 +30,10 @@ class Pipeline:
         pixels: Pixels,
         turnstile: Turnstile,
         failover: Failover,
-        rescued: Callable[[], None],
+        metrics: Metrics,
     ) -> None:
         self._placement, self._ledger, self._channels, self._pixels = placement, ledger, channels, pixels
-        self.turnstile, self.failover, self.rescued = turnstile, failover, rescued
+        self.turnstile, self.failover, self.metrics = turnstile, failover, metrics
 
     async def enter(self, job: Job) -> Slot:
         """A place among the running; refuses at once what can never run, and what must not."""
@@ -46,6 +45,7 @@ class Pipeline:
     def attempt(self, job: Job, account: Account, avoid: set[str]) -> Attempt:
         """A try on the workers that suit best now."""
         route, trouble = self._placement.route(job.work(), avoid), Trouble()
+        self.metrics.matched(job.prompt_tokens - route.uncached_tokens)
         encoding = Encoding(job, avoid, self._placement, self._ledger, self._channels, account, self._pixels, trouble)
         return Attempt(job, route, encoding, self._channels, self._ledger, account, trouble)
 
@@ -110,7 +110,7 @@ class Run:
     def _finished(self) -> None:
         self._pipeline.failover.finished(self._job)
         if self._attempts > 1:
-            self._pipeline.rescued()
+            self._pipeline.metrics.rescued()
 
     async def _move(self, error: TriptychError) -> None:
         attempt = self._attempt
