@@ -132,7 +132,10 @@ class FleetTarget:
         """A prefill or decode worker dies with all its calls; another one comes."""
         kind = rng.choice(["prefill", "decode"])
         victim = rng.choice(self._bench.fleet.workers[kind])
-        await self._bench.fleet.add(kind)
+        newcomer = await self._bench.fleet.add(kind)
+        # The next one may be killed at once.
+        cluster, info = self._bench.router.routing.cluster, newcomer.info
+        await eventually(lambda: info in cluster.ready(info.role))
         await victim.die()
         self._bench.fleet.workers[kind].remove(victim)
         await victim.registration.close()

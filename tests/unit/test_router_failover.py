@@ -186,6 +186,13 @@ def test_only_a_connection_that_broke_speaks_against_the_request(details: str, l
     assert "10.0.0.7" not in caught.value.message
 
 
+def test_a_worker_that_ends_its_calls_as_it_stops_is_left_for_another_one() -> None:
+    trouble = Trouble()
+    with pytest.raises(UnavailableError, match="prefill worker has cancelled"), trouble.watching("prefill", WORKER):
+        fail(grpc.StatusCode.CANCELLED, "CANCELLED")
+    assert trouble.suspects == {"w"}
+
+
 def test_what_a_worker_says_itself_is_no_loss() -> None:
     trouble = Trouble()
     with pytest.raises(UnavailableError, match="draining"), trouble.watching("encode", WORKER):

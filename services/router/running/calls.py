@@ -34,11 +34,11 @@ class Trouble:
             self._note(stage, info, broke(error))
             raise _mapped(error, stage) from error
         except asyncio.CancelledError as error:
-            # Also what grpc.aio raises when it was the peer that cancelled.
+            # Also what grpc.aio raises when it was the peer that cancelled a stream.
             if is_cancelled():
                 raise
             self._note(stage, info, lost=False)
-            raise UnavailableError(f"the {stage} worker has cancelled the call") from error
+            raise _given_up(stage) from error
 
     def _note(self, stage: str, info: WorkerInfo, lost: bool) -> None:
         self.stage = self.stage or stage
@@ -70,7 +70,14 @@ def _mapped(error: grpc.aio.AioRpcError, stage: str) -> TriptychError:
     if error.code() is grpc.StatusCode.UNAVAILABLE:
         log.info("%s: %s", stage, error.details())
         return UnavailableError(f"the connection to the {stage} worker failed")
+    if error.code() is grpc.StatusCode.CANCELLED:
+        # Not by us, who would have got a CancelledError: a server that stops ends its calls so.
+        return _given_up(stage)
     return from_rpc_error(error, stage)
+
+
+def _given_up(stage: str) -> UnavailableError:
+    return UnavailableError(f"the {stage} worker has cancelled the call")
 
 
 def _is_ours(error: grpc.aio.AioRpcError) -> bool:
