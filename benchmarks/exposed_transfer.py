@@ -22,8 +22,8 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.kv_child import Child
-from benchmarks.kv_receiver import MIB
+from benchmarks._kv_child import Child
+from benchmarks._kv_receiver import MIB
 from common.engine.kv_cache import KvCache
 from common.engine.layout import blocks_for
 from common.engine.memory import kv_layout

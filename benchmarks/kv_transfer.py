@@ -25,9 +25,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.kv_child import Child
-from benchmarks.kv_receiver import LAYOUT, MIB, cache_of, touched
-from benchmarks.kv_transfer_parts import OPENING_S, copies, over_bare_stream
+from benchmarks._kv_child import Child
+from benchmarks._kv_receiver import LAYOUT, MIB, cache_of, touched
+from benchmarks._kv_transfer_parts import OPENING_S, copies, over_bare_stream
 from common.engine.sampling import SamplingParams
 from common.engine.sequence import Sequence
 from common.families.base import Positions

@@ -1,4 +1,4 @@
-"""The receiving process of the KV benchmarks: `python -m benchmarks.kv_receiver socket|kv SIZE_MIB [LAYOUT]`.
+"""The receiving process of the KV benchmarks: `python -m benchmarks._kv_receiver socket|kv SIZE_MIB [LAYOUT]`.
 
 LAYOUT is a `KvLayout` in JSON.
 """

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import grpc
 
-from benchmarks.kv_child import Child
-from benchmarks.kv_receiver import LAYOUT, MIB, SINK, cache_of
+from benchmarks._kv_child import Child
+from benchmarks._kv_receiver import LAYOUT, MIB, SINK, cache_of
 from common.kv.payload import SlabData, checksum
 from common.kv.staging import Staging
 from common.kv.wire import CHUNK_BYTES, Slab, cut

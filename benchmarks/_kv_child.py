@@ -14,7 +14,7 @@ class Child:
     """A receiving process: one line in, one line out."""
 
     def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-m", "benchmarks.kv_receiver", *arguments]
+        command = [sys.executable, "-m", "benchmarks._kv_receiver", *arguments]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.line()
 
