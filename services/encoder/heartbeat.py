@@ -7,13 +7,14 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from common.rpc.channels import Channels
+from common.tracing.sparing import SparingLog
 from services.encoder.book import REPORT_EVERY_S
 from triptych.errors import TriptychError
 from triptych.status import rpc_errors
 from triptych.v1.encoder_pb2 import ReportReplicaRequest
 from triptych.v1.encoder_pb2_grpc import EncoderServiceStub
 
-log = logging.getLogger(__name__)
+log = SparingLog(logging.getLogger(__name__))
 # Carries a report to the front; a TriptychError when it does not arrive.
 Tell = Callable[[ReportReplicaRequest], Awaitable[object]]
 

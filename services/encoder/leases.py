@@ -8,9 +8,10 @@ import logging
 from collections.abc import AsyncIterator
 
 from common.store.embeddings import EmbeddingStore
+from common.tracing.sparing import SparingLog
 from triptych.errors import UnavailableError
 
-log = logging.getLogger(__name__)
+log = SparingLog(logging.getLogger(__name__))
 
 
 class Leases:

@@ -12,13 +12,14 @@ from common.kv.links import Links
 from common.kv.tally import Direction, Tally
 from common.rpc.channels import Channels
 from common.tracing import span
+from common.tracing.sparing import SparingLog
 from common.worker.parts import Parts
 from services.prefill.engine import PrefillEngine
 from services.prefill.job import Job
 from triptych.errors import TriptychError
 from triptych.v1 import kv_pb2
 
-log = logging.getLogger(__name__)
+log = SparingLog(logging.getLogger(__name__))
 
 
 class Puller:
