@@ -65,32 +65,35 @@ class Core:
         self.cluster = routing.cluster
         self.keys = KeysFile(settings.keys_file) if settings.keys_file else None
         self.access = Access(self._tenants, Quotas(time.monotonic), settings.share_across_tenants)
-        limits = ImageLimits(settings.max_image_size, settings.max_image_pixels)
-        recent = RecentUploads(int(settings.recent_uploads))
-        self.images = Images(
-            ImageStore(redis), Gallery(redis), parts.family, limits, settings.max_decoding_images, recent
-        )
+        self.images = _images(settings, parts, redis)
         self.incoming = Incoming(int(settings.max_incoming), settings.upload_timeout_s)
         self.remote = open_remote(settings, self.images)
-        admission = Admission(parts, self.images, routing.placement)
-        pixels = Pixels(self.images.file, channels)
-        pipeline = Pipeline(
-            routing.placement, ledger, channels, pixels, routing.turnstile, routing.failover, self.metrics
-        )
-        planner = Planner(Grammars(), parts.renderer.knows_tools)
         self.history = History(int(settings.history), routing.placement.block_size)
-        prompts = PromptMetrics(self.metrics.registry, self.cluster.revision)
-        self.generator = Generator(
-            parts.card.name, planner, admission, pipeline, parts.tokenizer, self.metrics, self.history, prompts
-        )
+        self.generator = self._generator(channels)
 
     def degraded(self) -> list[str]:
         """What does not work although answers are given, one sentence each."""
         redis = [] if self._directory.up else ["the router cannot read the registry: Redis does not answer"]
         return redis + self.cluster.degraded()
 
+    def _generator(self, channels: Channels) -> Generator:
+        parts, routing, metrics = self.parts, self.routing, self.metrics
+        admission, pixels = Admission(parts, self.images, routing.placement), Pixels(self.images.file, channels)
+        pipeline = Pipeline(
+            routing.placement, self.ledger, channels, pixels, routing.turnstile, routing.failover, metrics
+        )
+        planner = Planner(Grammars(), parts.renderer.knows_tools)
+        prompts = PromptMetrics(metrics.registry, self.cluster.revision)
+        return Generator(parts.card.name, planner, admission, pipeline, parts.tokenizer, metrics, self.history, prompts)
+
     def _tenants(self) -> Tenants | None:
         return self.keys.tenants if self.keys else None
+
+
+def _images(settings: RouterSettings, parts: Parts, redis: Redis) -> Images:
+    limits = ImageLimits(settings.max_image_size, settings.max_image_pixels)
+    recent = RecentUploads(int(settings.recent_uploads))
+    return Images(ImageStore(redis), Gallery(redis), parts.family, limits, settings.max_decoding_images, recent)
 
 
 def add_rpc(server: RpcServer, settings: RouterSettings, core: Core, draining: asyncio.Event) -> None:
