@@ -29,7 +29,7 @@ up: setup ## Start a cluster on this machine and keep it running
 	triptych up $(ARGS)
 
 test: setup ## All tests; ARGS="-k name" chooses
-	python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
+	python -m pytest -n $(JOBS) $(ARGS)
 
 test-deploy: setup ## Build the images, start the compose file, disturb it; root on Debian, skipped where no engine starts
 	python -m pytest -m deploy --log-cli-level=INFO --durations=8 tests/deploy $(ARGS)

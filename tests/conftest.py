@@ -18,6 +18,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import psutil
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.valkey import start_valkey
 
@@ -36,18 +38,29 @@ LASTING = "multiprocessing.resource_tracker"
 
 # What takes longest begins first, so that no process is left with it at the end.
 ORDER = ("e2e", "fault", "integration", "contract", "deploy", "unit")
+# Tests below these share a process: the first a cluster, the second the cores, which are too few for two Rays at once.
+TOGETHER = ("tests/e2e/served/", "tests/e2e/")
+
+
+class ByFile(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
+    """Tests of a file share a process, so that what they share is started once, and so do those of some folders."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return next((folder for folder in TOGETHER if file.startswith(folder)), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByFile:
+    """In the order of collection: by itself xdist begins with the largest number of tests."""
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Every asyncio test is checked for leaked tasks, after all its other fixtures are gone.
-
-    With several processes the tests of a file share one, and so do those of a folder that shares a cluster.
-    """
+    """Every asyncio test is checked for leaked tasks, after all its other fixtures are gone."""
     items.sort(key=lambda item: ORDER.index(_kind(item)) if _kind(item) in ORDER else len(ORDER))
     for item in items:
-        item.add_marker(
-            pytest.mark.xdist_group(item.path.parent.name if "served" in item.path.parts else item.path.stem)
-        )
         if isinstance(item, pytest.Function) and inspect.iscoroutinefunction(item.function):
             item.fixturenames.insert(0, "no_tasks_left")
 

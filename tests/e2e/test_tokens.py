@@ -1,10 +1,11 @@
-"""The whole cluster against transformers: the same tokens for every prompt, family and state of the caches."""
+"""The whole cluster against transformers: the same tokens in every topology and for every state of the caches."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tests.reference import Reference, ReferenceAnswer, same_tokens
 from triptych import Client, Image
 from triptych.answers import Answer
 from triptych.cli.cluster import LocalCluster
-from triptych.cli.plan import ClusterOptions
+from triptych.cli.plan import ClusterOptions, Topology
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 TOKENS = 12
@@ -27,12 +28,14 @@ TOKENS = 12
 SMALL_STEPS: dict[Any, list[str]] = {
     "prefill": ["--step-tokens", "11", "--blocks", "256"],
     "decode": ["--blocks", "256"],
+    "worker": ["--step-tokens", "13", "--blocks", "256"],
 }
-CASES = {
-    "qwen2_5_vl": {"tie": True},
-    "qwen3_vl": {},
-    "llava": {"old_names": True},
-}
+CASES: list[tuple[Topology, str, dict[str, Any]]] = [
+    ("e-p-d", "qwen2_5_vl", {"tie": True}),
+    ("e-pd", "qwen3_vl", {}),
+    ("monolith", "gemma3", {}),
+    ("monolith", "llava", {"old_names": True}),
+]
 Chat = tuple[list[dict[str, Any]], list[Pillow.Image]]
 
 
@@ -74,6 +77,13 @@ def prompt_of(reference: Reference, words: str) -> list[int]:
     return ids
 
 
+@dataclass(frozen=True)
+class Served:
+    client: Client
+    reference: Reference
+    topology: Topology
+
+
 def ask(client: Client, chat: Chat) -> Answer:
     stream = client.generate(to_messages(chat), max_tokens=TOKENS, temperature=0, ignore_eos=True, timeout_s=120)
     return stream.answer()
@@ -86,15 +96,17 @@ def check(expected: ReferenceAnswer, answer: Answer) -> None:
     assert usage.cache_read_tokens + usage.cache_creation_tokens + usage.uncached_tokens == usage.prompt_tokens
 
 
-@pytest.fixture(scope="module", params=CASES)
-def served(request: pytest.FixtureRequest, checkpoints: CheckpointCache) -> Iterator[tuple[Client, Reference]]:
-    model: Path = checkpoints.get(request.param, **CASES[request.param])
-    with LocalCluster(ClusterOptions(model, extra=SMALL_STEPS)) as cluster, Client(cluster.grpc_address) as client:
-        yield client, Reference(model)
+@pytest.fixture(scope="module", params=CASES, ids=lambda case: f"{case[0]}-{case[1]}")
+def served(request: pytest.FixtureRequest, checkpoints: CheckpointCache) -> Iterator[Served]:
+    topology, family, options = request.param
+    model: Path = checkpoints.get(family, **options)
+    cluster_options = ClusterOptions(model, topology=topology, extra=SMALL_STEPS)
+    with LocalCluster(cluster_options) as cluster, Client(cluster.grpc_address) as client:
+        yield Served(client, Reference(model), topology)
 
 
-def test_one_at_a_time_then_warm_then_all_at_once(served: tuple[Client, Reference]) -> None:
-    client, reference = served
+def test_one_at_a_time_then_warm_then_all_at_once(served: Served) -> None:
+    client, reference = served.client, served.reference
     chats: list[Chat] = [*CHATS.values(), *lengths_around_blocks(reference)]
     expected = [reference.generate(*chat, TOKENS, ignore_eos=True) for chat in chats]
     for chat, answer in zip(chats, expected, strict=True):
@@ -102,15 +114,17 @@ def test_one_at_a_time_then_warm_then_all_at_once(served: tuple[Client, Referenc
     warm = [ask(client, chat) for chat in chats]
     with ThreadPoolExecutor(8) as pool:
         together = list(pool.map(lambda chat: ask(client, chat), chats))
-    for state in (warm, together):
-        for answer, got in zip(expected, state, strict=True):
+    for answer, *states in zip(expected, warm, together, strict=True):
+        for got in states:
             check(answer, got)
     assert all(got.usage.cache_read_tokens for got in warm), "the second round should have come from the cache"
     assert not any(got.usage.embedding_misses for got in warm)
+    travelled = sum(got.usage.kv_transfer_bytes for got in (*warm, *together))
+    assert (travelled > 0) == (served.topology == "e-p-d")
 
 
-def test_the_picture_decides_in_every_state_of_the_caches(served: tuple[Client, Reference]) -> None:
-    client, reference = served
+def test_the_picture_decides_in_every_state_of_the_caches(served: Served) -> None:
+    client, reference = served.client, served.reference
     message = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which one is it?"}]}]
     chats: list[Chat] = [(message, [noise(90, 60, seed)]) for seed in (11, 12)]
     expected = [reference.generate(*chat, TOKENS, ignore_eos=True) for chat in chats]
@@ -124,7 +138,7 @@ def test_bfloat16_end_to_end(checkpoints: CheckpointCache) -> None:
     model = checkpoints.get("qwen2_vl", shards=True)
     chat = CHATS["between"]
     expected = Reference(model, dtype=torch.bfloat16).generate(*chat, TOKENS, ignore_eos=True)
-    options = ClusterOptions(model, dtype="bfloat16", extra=SMALL_STEPS)
+    options = ClusterOptions(model, topology="monolith", dtype="bfloat16", extra=SMALL_STEPS)
     with LocalCluster(options) as cluster, Client(cluster.grpc_address) as client:
         tokens = [token.token_id for token in ask(client, chat).tokens]
     # Another order of summation moves a bfloat16 logit by far more than a float32 one.
