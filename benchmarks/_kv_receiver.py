@@ -44,7 +44,8 @@ def cache_of(size_mib: int, layout: KvLayout = LAYOUT) -> KvCache:
     count = size_mib * MIB // layout.bytes_per_block
     cache = KvCache(layout, count)
     for layer in range(layout.layers):
-        cache.load(layer, range(count), np.full(count * layout.bytes_per_layer_block, layer, dtype=np.uint8).data)
+        data = np.full(count * layout.bytes_per_layer_block, layer, dtype=np.uint8)
+        cache.load(range(layer, layer + 1), range(count), data.data)
     return cache
 
 
@@ -71,7 +72,7 @@ async def kv_receiver() -> None:
     """Serve KvService; for each line on stdin print a ticket for as many blocks as it says, or for all."""
     cache = cache_of(int(sys.argv[2]), KvLayout(**json.loads(sys.argv[3])) if sys.argv[3:] else LAYOUT)
     reservations = Reservations(cache.layout.layers, ttl_s=60.0)
-    target = Target("bench", cache, reservations, lambda reservation, first: None)
+    target = Target("bench", cache, reservations, lambda reservation_id, first: None)
     shelf = Shelf(cache, PrefixCache(BlockPool(cache.num_blocks)), Transport(cache.layout))
     server = RpcServer("127.0.0.1", 0)
     server.add(add_kv_service, KvServicer(shelf, target), NAME)

@@ -38,7 +38,7 @@ def copies(size_mib: int = 128) -> dict[str, float]:
     """GB/s of the sender's and of the receiver's copy with its checksum, and of the checksum by itself."""
     cache, staging = cache_of(size_mib), Staging(CHUNK_BYTES, 1)
     blocks = list(range(cache.num_blocks))
-    slabs = list(cut(Slab(0, LAYOUT.layers, 0, cache.num_blocks), LAYOUT))
+    slabs = list(cut(Slab(0, LAYOUT.layers, 0, cache.num_blocks), LAYOUT, CHUNK_BYTES))
 
     def each(act: Callable[[SlabData, memoryview], int]) -> Callable[[], None]:
         def run() -> None:

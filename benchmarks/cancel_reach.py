@@ -15,7 +15,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -83,7 +83,9 @@ class Bench:
             asking.cancel()
         else:
             ended = begun + left_s
-        await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.wait([asking])
+        if not asking.cancelled():
+            asking.result()
         await until(lambda: not any(watch.busy for watch in self.watches.values()))
         for name, watch in self.watches.items():
             if watch.freed_at > ended:
@@ -101,7 +103,8 @@ class Bench:
         url = "data:image/png;base64," + base64.b64encode(picture).decode()
         content = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": words}]
         fields = {"max_tokens": TOKENS, "ignore_eos": True}
-        await self._http.post(self._url, json={"messages": [{"role": "user", "content": content}], **fields})
+        answer = await self._http.post(self._url, json={"messages": [{"role": "user", "content": content}], **fields})
+        answer.raise_for_status()
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -114,15 +117,15 @@ async def until(holds: Callable[[], object]) -> None:
 @asynccontextmanager
 async def watched(cluster: LocalCluster, bench: Bench) -> AsyncIterator[None]:
     """Watch all stages."""
-    async with asyncio.TaskGroup() as group:
-        channels = [(part.name, open_channel(part.address)) for part in cluster.parts if part.name in STAGES]
-        bench.watches = {name: Watch(WorkerServiceStub(channel)) for name, channel in channels}
+    async with AsyncExitStack() as channels, asyncio.TaskGroup() as group:
+        for part in cluster.parts:
+            if part.name in STAGES:
+                channel = await channels.enter_async_context(open_channel(part.address))
+                bench.watches[part.name] = Watch(WorkerServiceStub(channel))
         tasks = [group.create_task(watch.run()) for watch in bench.watches.values()]
         yield
         for task in tasks:
             task.cancel()
-    for _, channel in channels:
-        await channel.close()
 
 
 def report(samples: Samples) -> None:

@@ -1,6 +1,7 @@
 """Settings of a service: typed, frozen, checked once; file < environment < flag.
 
-A service subclasses `ServiceSettings`, sets `env_prefix`, and calls `load` in its `__main__`.
+A service subclasses `ServiceSettings`, or `RegisteredSettings` if it is in the registry, sets `env_prefix`, and calls
+`load` in its `__main__`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self, cast
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -19,7 +20,7 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from common.rpc.address import host_port
+from common.rpc.address import host_port, is_every_interface
 from common.rpc.tls import ServerTls, client_tls, server_tls
 from common.tracing.logs import LogFormat
 from triptych.errors import ConfigError
@@ -111,6 +112,20 @@ class ServiceSettings(BaseSettings):
             return cast("Self", bound(**source()))
         except (ValidationError, SettingsError) as exc:
             raise ConfigError(_sentence(exc)) from exc
+
+
+class RegisteredSettings(ServiceSettings):
+    """Of a worker: it tells others where it is. `metrics_port` is not the gRPC port: Prometheus speaks HTTP."""
+
+    metrics_port: Port | Literal["off"] = Field(
+        0, description="HTTP port of /metrics; 0 picks a free one, which the log names; off: none"
+    )
+
+    @model_validator(mode="after")
+    def _can_be_found(self) -> Self:
+        if is_every_interface(self.advertise or self.host):
+            raise ValueError("host is every interface, which is no address for others: set advertise to one of its own")
+        return self
 
 
 def _take_config_flag(argv: list[str]) -> tuple[list[str], Path | None]:

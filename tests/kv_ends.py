@@ -17,7 +17,7 @@ from common.engine.sequence import Sequence
 from common.families.base import Positions
 from common.kv.links import NAME
 from common.kv.receiver import Target
-from common.kv.reservations import Reservation, Reservations
+from common.kv.reservations import Reservations
 from common.kv.servicer import KvServicer, add_kv_service
 from common.kv.serving import Shelf
 from common.kv.staging import KvTransport
@@ -35,11 +35,15 @@ FIRST = types_pb2.GeneratedToken(token_id=5)
 def noisy_cache(blocks: int, seed: int, layout: KvLayout = LAYOUT) -> KvCache:
     """A cache whose every byte is random."""
     cache = KvCache(layout, blocks)
-    noise = np.random.default_rng(seed)
-    for layer in range(layout.layers):
-        data = noise.integers(0, 256, blocks * layout.bytes_per_layer_block, dtype=np.uint8)
-        cache.load(layer, range(blocks), data.tobytes())
+    fill_with_noise(cache, seed)
     return cache
+
+
+def fill_with_noise(cache: KvCache, seed: int) -> None:
+    """Overwrite every byte."""
+    size = cache.num_blocks * cache.layout.bytes_per_block
+    data = np.random.default_rng(seed).integers(0, 256, size, dtype=np.uint8)
+    cache.load(range(cache.layout.layers), range(cache.num_blocks), data.data)
 
 
 def content(cache: KvCache, blocks: list[int]) -> list[bytes]:
@@ -55,7 +59,7 @@ def prompt_of(blocks: list[int], tokens: int | None = None) -> Sequence:
 
 
 class Receiver:
-    """A cache with reservations, and the reservations that were delivered."""
+    """A cache with reservations, and the ids of those that were delivered."""
 
     def __init__(
         self,
@@ -68,7 +72,7 @@ class Receiver:
         self.cache = noisy_cache(blocks, seed=99, layout=layout)
         self.reservations = Reservations(layout.layers, ttl_s)
         self.prefix = PrefixCache(BlockPool(blocks))
-        self.delivered: list[Reservation] = []
+        self.delivered: list[str] = []
         self.target = Target("me", self.cache, self.reservations, self._deliver, transport, clock)
         self.shelf = Shelf(self.cache, self.prefix, Transport(layout, transport, chunk_bytes=SHELF_CHUNK_BYTES))
         self._clock = clock
@@ -87,14 +91,12 @@ class Receiver:
 
     def overwrite(self) -> None:
         """Fill the cache with noise again, as if nothing had been delivered."""
-        noise = noisy_cache(self.cache.num_blocks, seed=99, layout=self.cache.layout)
-        for layer in range(self.cache.layout.layers):
-            self.cache.load(layer, range(self.cache.num_blocks), noise.export(layer, range(self.cache.num_blocks)))
+        fill_with_noise(self.cache, seed=99)
         self.delivered.clear()
 
-    def _deliver(self, reservation: Reservation, first: types_pb2.GeneratedToken) -> None:
+    def _deliver(self, reservation_id: str, first: types_pb2.GeneratedToken) -> None:
         assert first == FIRST
-        self.delivered.append(reservation)
+        self.delivered.append(reservation_id)
 
 
 def forget_cached(prefix: PrefixCache) -> None:

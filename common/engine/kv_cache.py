@@ -82,15 +82,11 @@ class KvCache:
         index = torch.tensor(blocks, dtype=torch.int64, device=self.device)
         torch.from_numpy(rows).copy_(source.index_select(1, index))
 
-    def load(self, layer: int, blocks: Sequence[int], buffer: bytes | bytearray | memoryview) -> None:
-        """Overwrite blocks of one layer with bytes that `export` gave, here or on another worker of the same layout.
+    def load(self, layers: range, blocks: Sequence[int], buffer: bytes | bytearray | memoryview) -> None:
+        """Overwrite blocks of consecutive layers with bytes that `export_into` gave, here or at another worker.
 
         Raises FailedPreconditionError if the buffer's size does not fit.
         """
-        self.load_layers(range(layer, layer + 1), blocks, buffer)
-
-    def load_layers(self, layers: range, blocks: Sequence[int], buffer: bytes | bytearray | memoryview) -> None:
-        """As `load` of consecutive layers, one after the other."""
         self._check(blocks)
         rows = np.frombuffer(buffer, dtype=np.uint8)
         shape = (len(layers), len(blocks), self.layout.bytes_per_layer_block)

@@ -30,6 +30,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
+def one_line(error: Exception) -> str:
+    """What a library's error says, which may have several lines."""
+    return " ".join(str(error).split())
+
+
 def identifying_config(model_dir: Path) -> dict[str, Any]:
     """config.json without what changes nothing that is computed. Raises CheckpointError."""
     config = read_json(model_dir / "config.json")
@@ -47,8 +52,7 @@ def read_config(model_dir: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(model_dir, local_files_only=True)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, StrictDataclassError) as error:
-        reason = " ".join(str(error).split())
-        raise CheckpointError(f"the config of {model_dir} is not usable: {reason}") from error
+        raise CheckpointError(f"the config of {model_dir} is not usable: {one_line(error)}") from error
 
 
 def read_image_processor(model_dir: Path) -> Any:
@@ -61,7 +65,7 @@ def read_image_processor(model_dir: Path) -> Any:
         load: Any = AutoImageProcessor.from_pretrained
         processor = load(model_dir, local_files_only=True, backend="pil")
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ImportError) as error:
-        raise CheckpointError(f"the image processor of {model_dir} is not usable: {error}") from error
+        raise CheckpointError(f"the image processor of {model_dir} is not usable: {one_line(error)}") from error
     if getattr(processor, "backend", None) != "pil":
         raise CheckpointError(f"{type(processor).__name__} of {model_dir} has no PIL form")
     return processor

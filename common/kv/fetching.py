@@ -13,7 +13,7 @@ from common.engine.kv_cache import KvCache
 from common.kv.filling import Filling
 from common.kv.frames import PullFrame
 from common.kv.links import Links, PullLink
-from common.kv.paths import Inbox
+from common.kv.paths import Inbox, path_of
 from common.kv.reservations import Reservation
 from common.kv.resuming import resuming
 from common.kv.session import ANSWER_S
@@ -80,7 +80,7 @@ class KvPull:
             raise FailedPreconditionError("a peer's KV begins without a header")
         reservation = self._reserve(header.message.header.num_blocks)
         inbox = Inbox(header.message.header.staging, self.mode)
-        self.path = inbox.path
+        self.path = path_of(inbox.staged)
         filling = Filling(self.cache, reservation, inbox)
         answer = kv_pb2.PullRequest(opened=filling.opened(FETCH_S))
         while True:

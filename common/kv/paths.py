@@ -6,6 +6,7 @@ be one more pair of `Outbox` and `Inbox`.
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -16,8 +17,16 @@ from common.kv.staging import KvTransport, Staging, StagingView
 from common.kv.tally import Path
 from triptych.v1 import kv_pb2
 
+SLOT_WAIT_S = 0.05
+"""Longer than receivers that live keep all slots busy."""
+
 Source = Callable[[], SlabData]
 """Says where a chunk's bytes are, at the moment when they are read. Raises when they may not be read any more."""
+
+
+def path_of(staged: bool) -> Path:
+    """What the path that a receiver chose is called in metrics and spans."""
+    return "shared_memory" if staged else "grpc"
 
 
 class Outbox(Protocol):
@@ -55,8 +64,11 @@ class InlineOutbox:
         """Nothing is kept."""
 
 
-class StagedOutbox:
-    """Payloads lie in slots that the receiver has mapped; descriptors travel in the stream."""
+class StagedOutbox(InlineOutbox):
+    """Payloads lie in slots that the receiver has mapped; descriptors travel in the stream.
+
+    A chunk that gets no slot within `SLOT_WAIT_S` travels in the stream: slots may be those of a receiver that hangs.
+    """
 
     path: Path = "shared_memory"
 
@@ -66,7 +78,11 @@ class StagedOutbox:
 
     async def pack(self, chunk: kv_pb2.KvChunk, source: Source) -> PushFrame:
         """See `Outbox`."""
-        chunk.slot = await self._staging.take()
+        try:
+            async with asyncio.timeout(SLOT_WAIT_S):
+                chunk.slot = await self._staging.take()
+        except TimeoutError:
+            return await super().pack(chunk, source)
         self._used.append((chunk.seq, chunk.slot))
         data = source()
         chunk.xxh3 = data.copy_to(self._staging.view(chunk.slot, data.size))
@@ -93,11 +109,6 @@ class Inbox:
     def staged(self) -> bool:
         """True if chunks may lie in slots."""
         return self._view is not None
-
-    @property
-    def path(self) -> Path:
-        """See `Outbox`."""
-        return "shared_memory" if self.staged else "grpc"
 
     def payload(self, frame: Frame[Message], size: int) -> memoryview | None:
         """The chunk's `size` bytes; None when it has not as many. Slots may change while they are read."""

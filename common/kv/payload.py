@@ -45,7 +45,7 @@ class SlabData:
 
     def copy_from(self, data: memoryview) -> int:
         """Overwrite the blocks with `size` bytes that `copy_to` gave; the checksum of what was read."""
-        return self._copy(data, self.cache.load_layers)
+        return self._copy(data, self.cache.load)
 
     def _copy(self, data: memoryview, copy: Callable[[range, Sequence[int], memoryview], None]) -> int:
         layout, digest, at = self.cache.layout, xxhash.xxh3_64(), 0

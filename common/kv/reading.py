@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 
 from common.kv.filling import CREDITS
 from common.kv.frames import FetchFrame, Frame, PullFrame
@@ -14,11 +15,13 @@ from triptych.v1 import kv_pb2
 
 
 async def serve_fetch(request: kv_pb2.FetchRequest, shelf: Shelf) -> AsyncGenerator[FetchFrame, None]:
-    """How many leading blocks there are, then all of their chunks; raises what `serve_pull` raises.
+    """How many leading blocks there are, then all of their chunks.
 
+    Raises what `serve_pull` raises, and FailedPreconditionError where KV may only go through shared memory.
     A chunk counts as received when the next one is asked for, so nothing is repaired, and a reader that stops taking
     them loses its hold on the blocks as a silent peer does.
     """
+    shelf = replace(shelf, transport=shelf.transport.inline())
     answers: asyncio.Queue[kv_pb2.PullRequest] = asyncio.Queue()
     begin = kv_pb2.PullBegin(block_hashes=request.block_hashes, layout=request.layout)
     answers.put_nowait(kv_pb2.PullRequest(begin=begin))

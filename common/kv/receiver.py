@@ -16,13 +16,13 @@ from common.kv.wire import require_layout
 from triptych.errors import FailedPreconditionError, InvalidArgumentError, TriptychError
 from triptych.v1 import kv_pb2, types_pb2
 
-Deliver = Callable[[Reservation, types_pb2.GeneratedToken], None]
+Deliver = Callable[[str, types_pb2.GeneratedToken], None]
 Clock = Callable[[], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where pushed KV goes. `deliver` is called once for a reservation whose every block has arrived."""
+    """Where pushed KV goes. `deliver` is called once with the id of a reservation whose every block has arrived."""
 
     instance_id: str
     cache: KvCache
@@ -104,5 +104,5 @@ class PushReceiver:
             self._error = FailedPreconditionError(f"{reservation.missing} parts of the KV never arrived")
             return kv_pb2.PushResponse(incomplete=incomplete)
         target.reservations.deliver(reservation, target.clock())
-        target.deliver(reservation, first.token)
+        target.deliver(reservation.id, first.token)
         return kv_pb2.PushResponse(acknowledged=self._filling.acknowledged())

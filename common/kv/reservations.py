@@ -74,12 +74,6 @@ class Reservation:
         """True if all of `slab` has been written."""
         return bool(self._cells(slab).all())
 
-    @property
-    def leading_blocks(self) -> int:
-        """How many blocks from the first on have arrived in every layer."""
-        complete = self._filled.all(axis=0)
-        return len(self.blocks) if complete.all() else int(complete.argmin())
-
     def _cells(self, slab: Slab) -> NDArray[np.bool_]:
         layers = slice(slab.first_layer, slab.first_layer + slab.num_layers)
         return self._filled[layers, slab.first_block - self.first_block : slab.end_block - self.first_block]

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from common.tracing.sparing import SparingLog
 from triptych.errors import UnavailableError
 
-log = logging.getLogger(__name__)
+log = SparingLog(logging.getLogger(__name__))
 
 ATTEMPTS = 5
 BACKOFF_S = 0.05

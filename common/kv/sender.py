@@ -65,8 +65,8 @@ class KvPush:
         """The first `tokens` tokens are final in `layer`."""
         self._ready([layer], tokens)
 
-    def keep(self) -> None:
-        """The prompt still waits: prolong the lease."""
+    def renew(self) -> None:
+        """Prefill lives: prolong decode's lease."""
         self._supply.alive = True
         self._supply.changed.set()
 

@@ -10,6 +10,7 @@ import grpc
 
 from common.kv.frames import FetchFrame, PullFrame, PushFrame, decode_push, encode
 from common.kv.links import NAME
+from common.kv.paths import path_of
 from common.kv.reading import serve_fetch
 from common.kv.receiver import PushReceiver, Target
 from common.kv.serving import Shelf, serve_pull
@@ -54,13 +55,12 @@ class KvServicer:
         with held("kv receive") as current:
             async with aclosing(PushReceiver(self._target).run(request_iterator)) as answers:
                 async for answer in answers:
-                    if current.is_recording():
-                        self._note(current, answer)
+                    self._note(current, answer)
                     yield answer
 
     def _note(self, current: Span, answer: kv_pb2.PushResponse) -> None:
         if answer.HasField("opened"):
-            current.set_attribute("path", "shared_memory" if answer.opened.staged else "grpc")
+            current.set_attribute("path", path_of(answer.opened.staged))
         elif answer.HasField("acknowledged"):
             size = answer.acknowledged.received_bytes
             current.set_attributes({"bytes": size, "blocks": size // self._shelf.cache.layout.bytes_per_block})

@@ -51,6 +51,8 @@ async def serve_pull(requests: Requests, shelf: Shelf) -> AsyncGenerator[PullFra
     link = _PulledLink(requests)
     # A task of its own: it lets the blocks go in time also while a frame is not taken.
     sending = asyncio.ensure_future(_hold_and_send(link, shelf, begin.block_hashes))
+    # Also when no block could be held.
+    sending.add_done_callback(lambda _: link.close())
     try:
         while frame := await link.next():
             yield frame
@@ -112,7 +114,7 @@ class _PulledLink:
         raise UnavailableError("the peer that pulls KV has left")
 
     def close(self) -> None:
-        """See `Link`. Nobody sends any more; a frame that nobody has taken is of no use."""
+        """See `Link`; idempotent. Nobody sends any more; a frame that nobody has taken is of no use."""
         if self._frames.full():
             self._frames.get_nowait()
         self._frames.put_nowait(None)

@@ -42,7 +42,8 @@ class Supply:
 class PushSession:
     """Sends while credit lasts and listens at the same time.
 
-    `lease_end` is when the receiver's lease ends if nothing more is heard: the event loop's time in seconds.
+    `lease_end` is when the receiver's lease ends if it answers nothing more and no sign of life is sent: the event
+    loop's time in seconds.
     """
 
     def __init__(self, supply: Supply, link: PushLink, answer_s: float = ANSWER_S) -> None:
@@ -91,20 +92,17 @@ class PushSession:
     async def _send(self) -> None:
         supply = self._supply
         while True:
-            if supply.outgoing and len(self._unanswered) < self._credits:
-                await self._send_chunk()
+            if len(self._unanswered) < self._credits and (slab := supply.outgoing.take()):
+                await self._send_chunk(slab)
             elif supply.first is not None and not supply.outgoing and not self._committed:
                 await self._commit(supply.first)
-            elif supply.alive:
+            elif supply.alive and not self._committed:
                 await self._say_alive()
             else:
                 supply.changed.clear()
                 await supply.changed.wait()
 
-    async def _send_chunk(self) -> None:
-        slab = self._supply.outgoing.take()
-        if slab is None:
-            return
+    async def _send_chunk(self, slab: Slab) -> None:
         self._seq += 1
         frame = await self._outbox.pack(chunk_of(slab, self._seq), lambda: self._supply.data(slab))
         self._unanswered.append(self._seq)

@@ -41,8 +41,8 @@ def host_id() -> str:
 class Staging:
     """The slots of one process, shared by all of its transfers and waited for in order.
 
-    A slot is taken for one chunk and given back when that chunk is answered, so transfers that compete for few slots
-    all go on. Pages cost memory once touched.
+    A slot is taken for one chunk and given back when that chunk is answered, so transfers whose receivers live all go
+    on with few slots. Pages cost memory once touched.
     """
 
     def __init__(self, slot_bytes: int, num_slots: int = NUM_SLOTS) -> None:

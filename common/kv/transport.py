@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.engine.layout import KvLayout
 from common.kv.paths import InlineOutbox, Outbox, StagedOutbox
@@ -33,6 +33,14 @@ class Transport:
         """The path that the receiver chose. FailedPreconditionError if it must be shared memory and is not."""
         if opened.staged and self.staging is not None:
             return StagedOutbox(self.staging)
+        self._allow_inline()
+        return InlineOutbox()
+
+    def inline(self) -> Transport:
+        """The same for receivers that map nothing, so nothing is offered; raises as `outbox`."""
+        self._allow_inline()
+        return replace(self, mode="grpc")
+
+    def _allow_inline(self) -> None:
         if self.mode == "shm":
             raise FailedPreconditionError("kv_transport is shm, but the receiver cannot map this host's memory")
-        return InlineOutbox()

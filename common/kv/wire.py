@@ -13,7 +13,7 @@ LAYOUT_VERSION = 1
 """Rises whenever the bytes of a block change their meaning."""
 
 CHUNK_BYTES = 8 << 20
-"""Most of a chunk, unless one block of one layer is larger; far below the message limit."""
+"""Most of a chunk, unless one block of one layer is larger; half of the message limit (`triptych.channel`)."""
 
 
 def layout_to_proto(layout: KvLayout) -> types_pb2.KvLayout:
@@ -66,7 +66,7 @@ class Slab:
         return Slab(self.first_layer, self.num_layers + following.num_layers, self.first_block, self.num_blocks)
 
 
-def cut(slab: Slab, layout: KvLayout, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Slab]:
+def cut(slab: Slab, layout: KvLayout, chunk_bytes: int) -> Iterator[Slab]:
     """Slabs that cover `slab`, each at most `chunk_bytes` unless one block of one layer is larger.
 
     Small blocks travel with several layers in a chunk, large ones with several blocks of one layer.

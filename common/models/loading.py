@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from common.families.checkpoint import one_line
 from common.models.headers import StoredTensor
 from triptych.errors import CheckpointError
 
@@ -61,7 +62,7 @@ def build_empty(model_dir: Path, build: Callable[[], Module]) -> Module:
             return build()
     # Sizes that do not go together raise anything in transformers and torch, down to ZeroDivisionError.
     except Exception as error:
-        raise CheckpointError(f"{model_dir / 'config.json'} describes no model: {error}") from error
+        raise CheckpointError(f"{model_dir / 'config.json'} describes no model: {one_line(error)}") from error
 
 
 def resident_bytes(module: nn.Module) -> int:

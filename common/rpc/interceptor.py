@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
 from common.tracing import adopt
-from triptych.errors import InternalError, TriptychError
+from triptych.errors import InternalError, RequestCancelledError, TriptychError
 from triptych.status import short, to_metadata
 
 log = logging.getLogger(__name__)
@@ -42,15 +44,16 @@ def _guard_unary(inner: Callable[..., Awaitable[Any]], method: str) -> Callable[
     return call
 
 
-def _guard_stream(inner: Streaming, method: str) -> Streaming:
-    async def call(request: Any, context: Context) -> AsyncGenerator[Any, None]:
+def _guard_stream(inner: Streaming, method: str, send_timeout_s: float | None) -> Callable[..., Awaitable[None]]:
+    async def call(request: Any, context: Context) -> None:
         adopt(context.invocation_metadata() or ())
         try:
             # Closed by hand, so that a cancelled call frees what it holds now and not at some later collection.
-            async with contextlib.aclosing(inner(request, context)) as responses:
+            async with aclosing(inner(request, context)) as responses:
                 async for response in responses:
-                    yield response
-        except grpc.aio.AbortError:
+                    await _write(context, response, send_timeout_s)
+        except grpc.aio.BaseError:
+            # The call has been aborted already, or has died while a response was written.
             raise
         except Exception as error:
             await _abort(context, error, method)
@@ -58,8 +61,22 @@ def _guard_stream(inner: Streaming, method: str) -> Streaming:
     return call
 
 
+async def _write(context: Context, response: Any, timeout_s: float | None) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await context.write(response)
+    except TimeoutError:
+        raise RequestCancelledError("the caller does not read its answer") from None
+
+
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
-    """Maps errors of all four kinds of handler. Streaming handlers must be async generators."""
+    """Maps errors of all four kinds of handler. Streaming handlers must be async generators.
+
+    Callers that take nothing of their stream for `send_timeout_s` seconds are given up; None: never.
+    """
+
+    def __init__(self, send_timeout_s: float | None = None) -> None:
+        self._send_timeout_s = send_timeout_s
 
     async def intercept_service(
         self,
@@ -73,7 +90,9 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
             return handler
         kind = ("stream" if handler.request_streaming else "unary", "stream" if handler.response_streaming else "unary")
         name = "_".join(kind)
-        guard = _guard_stream if handler.response_streaming else _guard_unary
+        guard = (
+            partial(_guard_stream, send_timeout_s=self._send_timeout_s) if handler.response_streaming else _guard_unary
+        )
         build = getattr(grpc, f"{name}_rpc_method_handler")
         return build(
             guard(getattr(handler, name), method),

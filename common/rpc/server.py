@@ -28,10 +28,18 @@ class RpcServer:
     """Add servicers, `start`, flip `set_ready`, and `drain` at the end.
 
     `instances` are the ids under which this process is in the registry; calls meant for others are refused.
+    `send_timeout_s` is how long a caller may take nothing of its stream.
     """
 
-    def __init__(self, host: str, port: int, instances: Collection[str] = (), tls: ServerTls | None = None) -> None:
-        interceptors: list[grpc.aio.ServerInterceptor] = [ErrorInterceptor()]
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        instances: Collection[str] = (),
+        tls: ServerTls | None = None,
+        send_timeout_s: float | None = None,
+    ) -> None:
+        interceptors: list[grpc.aio.ServerInterceptor] = [ErrorInterceptor(send_timeout_s)]
         if instances:
             interceptors.append(InstanceInterceptor(instances))
         self._server = grpc.aio.server(interceptors=interceptors, options=SERVER_OPTIONS)

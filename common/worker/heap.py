@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import functools
 
 MMAP_BYTES = 32 << 20
 """Largest piece that is taken from the heap: the most that glibc allows, and more than any message has."""
@@ -13,9 +12,8 @@ TRIM_BYTES = 64 << 20
 _TRIM, _MMAP = -1, -3  # M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of malloc.h
 
 
-@functools.cache
 def keep_freed_memory() -> bool:
-    """Set this once for the process; False where the C library is another than glibc, and nothing changes.
+    """For the whole process, and idempotent; False where the C library is another than glibc, and nothing changes.
 
     A message of KV is allocated and freed several times on its way. By default each time maps new pages, and clearing
     them costs more than all the copying.

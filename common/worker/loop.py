@@ -65,7 +65,8 @@ class StepLoop(Generic[Work, Result]):
 
     async def _run(self) -> None:
         while True:
-            # Before planning: what planning itself sets free must not be forgotten.
+            # No await between a step's end and the next plan: what the step freed is ours before another engine's.
+            # The wake-up is cleared before planning: what planning itself sets free must not be forgotten.
             self._wake.clear()
             work = self._plan()
             if work is None:

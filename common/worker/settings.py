@@ -7,11 +7,10 @@ from typing import Annotated
 from pydantic import ByteSize, Field
 
 from common.kv.staging import KvTransport
-from common.metrics.page import MeteredSettings
-from common.settings import Dtype
+from common.settings import Dtype, RegisteredSettings
 
 
-class WorkerSettings(MeteredSettings):
+class WorkerSettings(RegisteredSettings):
     """A process that holds the language model and a KV pool."""
 
     device: str = Field("cpu", description="torch device of weights and KV pool, for example cuda or cuda:1")

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from torch import Tensor
 
-from common.engine.layout import blocks_for
 from common.engine.sampler import SampledToken, sample
 from common.engine.sequence import Sequence
 from common.engine.stopping import failure, finish_reason
-from common.kv.reservations import INVALID, Reservation, Reservations
+from common.kv.reservations import Reservations
 from common.worker.loop import StepLoop
 from common.worker.parts import Parts
 from common.worker.prompts import from_generated, to_sequence
+from services.decode.intake import Intake
 from services.decode.job import Job
 from services.decode.parking import Parking
 from services.decode.scheduler import DecodeScheduler
 from services.decode.settings import DecodeSettings
 from services.decode.step import Step
-from triptych.errors import ContextLengthError, FailedPreconditionError, InternalError, TriptychError, UnavailableError
+from triptych.errors import ContextLengthError, InternalError, TriptychError, UnavailableError
 from triptych.v1 import decode_pb2, types_pb2
 
 
@@ -33,7 +32,6 @@ class DecodeEngine:
         self, parts: Parts, settings: DecodeSettings, thread: ThreadPoolExecutor, computes_prompts: bool
     ) -> None:
         self._parts = parts
-        self.reservations = Reservations(parts.model.num_layers, settings.reservation_ttl_s)
         self.scheduler = DecodeScheduler(
             parts.blocks,
             Parking(parts.cache, int(settings.parking)),
@@ -43,7 +41,8 @@ class DecodeEngine:
             # Whoever computes the prompt in place needs its last token's logits, so that token is not reused.
             unused=1 if computes_prompts else 0,
         )
-        self._by_reservation: dict[str, Job] = {}
+        reservations = Reservations(parts.model.num_layers, settings.reservation_ttl_s)
+        self.intake = Intake(self.scheduler, reservations, parts.blocks.block_size)
         self._loop = StepLoop(self._plan, self._execute, self._apply, self._fail, thread)
         parts.blocks.cache.on_free(self._loop.wake)
         self._reaper: asyncio.Task[None] | None = None
@@ -78,70 +77,30 @@ class DecodeEngine:
                 f"prompt and max_tokens make {job.most_tokens} tokens, the context is {parts.context_length}",
                 param="max_tokens",
             )
-        # Whoever finds room by now is no longer waiting.
-        self._admit()
-        self.scheduler.submit(job)
-        self._admit()
+        self.intake.submit(job)
         return job
 
-    def deliver(self, reservation: Reservation, first: types_pb2.GeneratedToken) -> None:
-        """The prompt's KV is complete: the job runs, beginning with prefill's token."""
-        self._begin(reservation.id, first)
+    def deliver(self, reservation_id: str, first: types_pb2.GeneratedToken) -> None:
+        """The prompt's KV is complete: the job runs, beginning with prefill's token.
 
-    def _begin(self, reservation_id: str, first: types_pb2.GeneratedToken) -> None:
-        job = self._by_reservation.pop(reservation_id)
+        FailedPreconditionError when the request was given up meanwhile.
+        """
+        job = self.intake.take(reservation_id)
         job.published, job.sequence.num_computed = job.sequence.num_computed, job.sequence.num_given
         self._publish(job)
         self.scheduler.activate(job)
         self._advance(job, from_generated(first))
         self._loop.wake()
 
-    def reserved(self, reservation_id: str) -> Sequence:
-        """The sequence that waits for its prompt's KV. FailedPreconditionError for a ticket that is not valid."""
-        return self._holder(reservation_id).sequence
-
-    def released(self, reservation_id: str) -> asyncio.Event:
-        """Set when the request of an open reservation has been given up or has ended."""
-        return self._holder(reservation_id).released
-
-    def renew(self, reservation_id: str) -> None:
-        """Whoever computes the prompt in place lives: prolong its lease, if it still has one."""
-        job = self._by_reservation.get(reservation_id)
-        if job is not None and job.reservation is not None:
-            self.reservations.renew(job.reservation, time.monotonic())
-
-    def adopt(self, reservation_id: str, first: types_pb2.GeneratedToken) -> None:
-        """The prompt was computed in place. FailedPreconditionError when the request was given up meanwhile."""
-        self._holder(reservation_id)
-        self.reservations.close(reservation_id)
-        self._begin(reservation_id, first)
-
-    def _holder(self, reservation_id: str) -> Job:
-        job = self._by_reservation.get(reservation_id)
-        if job is None:
-            raise FailedPreconditionError(INVALID)
-        return job
-
     def release(self, job: Job) -> None:
         """The caller is gone or served: free everything; idempotent."""
-        if job.reservation is not None:
-            self.reservations.close(job.reservation.id)
-            self._by_reservation.pop(job.reservation.id, None)
+        self.intake.close(job)
         job.released.set()
         self.scheduler.release(job)
         self._loop.wake()
 
-    def _admit(self) -> None:
-        block_size = self._parts.blocks.block_size
-        for job in self.scheduler.admit():
-            held = job.sequence.num_computed // block_size
-            missing = job.sequence.block_table[held : blocks_for(job.sequence.num_given, block_size)]
-            job.reservation = self.reservations.open(missing, held, time.monotonic())
-            self._by_reservation[job.reservation.id] = job
-            job.emit(job.reservation)
-
     def _plan(self) -> Step | None:
-        self._admit()
+        self.intake.admit()
         return self.scheduler.begin_step() or None
 
     def _execute(self, step: Step) -> list[SampledToken]:
@@ -157,7 +116,7 @@ class DecodeEngine:
         for job, token in zip(step.jobs, tokens, strict=True):
             if self.scheduler.is_running(job):
                 self._advance(job, token)
-        self._admit()
+        self.intake.admit()
 
     def _fail(self, step: Step, error: TriptychError) -> None:
         self.scheduler.end_step()
@@ -188,9 +147,7 @@ class DecodeEngine:
     async def _expire_forever(self) -> None:
         while True:
             await asyncio.sleep(1.0)
-            now = time.monotonic()
-            for reservation in self.reservations.expired(now):
-                job = self._by_reservation[reservation.id]
+            for job in self.intake.expired():
                 self._end(job, UnavailableError("the prompt's KV did not arrive in time"))
 
 

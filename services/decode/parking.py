@@ -65,7 +65,7 @@ class Parking:
     def _copy_back(self, parked: Parked, missing: list[int]) -> None:
         skip = (parked.num_blocks - len(missing)) * self._cache.layout.bytes_per_layer_block
         for layer, data in enumerate(parked.layers if missing else ()):
-            self._cache.load(layer, missing, data[skip:])
+            self._cache.load(range(layer, layer + 1), missing, data[skip:])
 
     def _computed_blocks(self, sequence: Sequence) -> int:
         return blocks_for(sequence.num_computed, self._cache.layout.block_size)

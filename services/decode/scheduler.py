@@ -16,8 +16,9 @@ class DecodeScheduler:
 
     A job is admitted with the blocks of its prompt; more come as it grows. `watermark` blocks are left free at
     admission, so that those who run can grow for a while. When a running job finds no block, the newest running one
-    is parked, and its blocks are free after the step that copies them; so the oldest always goes on, and parked ones
-    return before anybody new is admitted. The last `unused` tokens of a prompt are never taken from the prefix cache.
+    is parked, and its blocks are free after the step that copies them; so the oldest goes on in the next step, and
+    parked ones return before anybody new is admitted. The last `unused` tokens of a prompt are never taken from the
+    prefix cache.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class DecodeScheduler:
         """What to do next; until `end_step` the blocks of everybody in it stay."""
         self._step = step = Step()
         for job in list(self._running):
-            if self._makes_room(job, step):
+            if self._make_room(job, step):
                 self._blocks.grow(job.sequence, job.sequence.num_tokens)
                 step.jobs.append(job)
         if not step.parked:
@@ -136,8 +137,8 @@ class DecodeScheduler:
             step.jobs.append(job)
             self._insert(self._running, job)
 
-    def _makes_room(self, job: Job, step: Step) -> bool:
-        """True if a running job can grow now. Otherwise the newest is on its way out, one in a step."""
+    def _make_room(self, job: Job, step: Step) -> bool:
+        """True if a running job can grow now. Otherwise the newest is sent out, one in a step."""
         sequence = job.sequence
         while job in self._running and not self._blocks.can_grow(sequence, sequence.num_tokens):
             if step.parked:

@@ -11,8 +11,8 @@ from common.engine.sampler import SampledToken
 from common.kv.reservations import Reservation
 from common.kv.wire import layout_to_proto
 from common.tracing import held
-from common.worker.process import Site
 from common.worker.prompts import prepare_grammar, to_generated
+from common.worker.stage import Site
 from services.decode.engine import DecodeEngine
 from services.decode.job import FinishReason
 from services.decode.progress import Progress
@@ -62,5 +62,5 @@ class DecodeServicer(decode_pb2_grpc.DecodeServiceServicer):
             layout=layout_to_proto(self._site.parts.cache.layout),
             held_blocks=reservation.first_block,
             num_blocks=len(reservation.blocks),
-            lease_ms=round(self._engine.reservations.ttl_s * 1000),
+            lease_ms=round(self._engine.intake.reservations.ttl_s * 1000),
         )

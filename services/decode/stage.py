@@ -8,7 +8,7 @@ from common.kv.servicer import KvServicer, add_kv_service
 from common.kv.serving import Shelf
 from common.kv.transport import Transport
 from common.rpc.server import RpcServer
-from common.worker.process import Site, describe_language
+from common.worker.stage import Site, describe_language
 from services.decode import servicer
 from services.decode.engine import DecodeEngine
 from services.decode.settings import DecodeSettings
@@ -16,7 +16,7 @@ from triptych.v1 import decode_pb2_grpc, worker_pb2
 
 
 class DecodeStage:
-    """A `Stage` of `common.worker.process`. `computes_prompts`: prefill works in its blocks, in this process."""
+    """A `Stage` of `common.worker.stage`. `computes_prompts`: prefill works in its blocks, in this process."""
 
     def __init__(self, site: Site, settings: DecodeSettings, computes_prompts: bool = False) -> None:
         self._site, self._max_running = site, settings.max_running
@@ -27,7 +27,7 @@ class DecodeStage:
         engine, site, parts = self.engine, self._site, self._site.parts
         decode = servicer.DecodeServicer(engine, site)
         mode = parts.settings.kv_transport
-        target = Target(site.instance_id, parts.cache, engine.reservations, engine.deliver, mode)
+        target = Target(site.instance_id, parts.cache, engine.intake.reservations, engine.deliver, mode)
         server.add(decode_pb2_grpc.add_DecodeServiceServicer_to_server, decode, servicer.FULL_NAME)
         shelf = Shelf(parts.cache, parts.blocks.cache, Transport(parts.cache.layout, mode))
         server.add(add_kv_service, KvServicer(shelf, target), KV_NAME)

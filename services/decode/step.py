@@ -31,7 +31,7 @@ class ParkingSpace(Protocol):
 
 @dataclass(slots=True)
 class Step:
-    """First `copies` are made, in order, then `jobs` advance by one token. `parked` are those copied out."""
+    """First `copies` are made, in order, then `jobs` advance by one token. `parked`, at most one, is copied out."""
 
     jobs: list[Job] = field(default_factory=list)
     parked: list[Job] = field(default_factory=list)

@@ -6,7 +6,8 @@ import sys
 
 from common.rpc.main import service_main
 from common.worker.parts import load_parts
-from common.worker.process import Site, WorkerProcess
+from common.worker.process import WorkerProcess
+from common.worker.stage import Site
 from services.prefill.delivery import PushDeliveries
 from services.prefill.settings import PrefillSettings
 from services.prefill.stage import PrefillStage

@@ -33,8 +33,8 @@ class Delivery(Protocol):
     def layer_ready(self, layer: int, tokens: int) -> None:
         """The prompt's first `tokens` tokens are final in `layer`."""
 
-    def keep(self) -> None:
-        """The prompt still waits: prolong decode's lease."""
+    def renew(self) -> None:
+        """Prefill lives: prolong decode's lease."""
 
     async def finish(self, first: types_pb2.GeneratedToken) -> None:
         """Hand over; returns when decode owns the request, raises when it refuses."""

@@ -46,11 +46,6 @@ class EmbeddingSource:
             raise UnavailableError("an embedding vanished before prefill read it", retry_after_s=0.0)
         return tensors
 
-    async def forgo(self, ready: prefill_pb2.ImageReady, request: str) -> None:
-        """The tensors are not needed: only the lease of `request` ends. Never raises."""
-        if not ready.held_at:
-            await self._store.forgo(ready.embedding_key, request)
-
     async def unlease(self, key: str, request: str) -> None:
         """The tensors will not be read, wherever they are: only the lease of `request` ends. Never raises."""
         with contextlib.suppress(UnavailableError):

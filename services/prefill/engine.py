@@ -15,13 +15,11 @@ from common.engine.sequence import Sequence
 from common.engine.stopping import failure
 from common.worker.loop import StepLoop
 from common.worker.parts import Parts
-from common.worker.prompts import prepare_grammar
 from services.prefill.job import Job
 from services.prefill.rates import Rates
 from services.prefill.scheduler import PrefillScheduler, Step
 from services.prefill.settings import PrefillSettings
 from triptych.errors import InternalError, TriptychError
-from triptych.v1 import types_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +54,17 @@ class PrefillEngine:
         """Stop; callers have left before."""
         await self._loop.close()
 
-    async def prepare(self, sampling: types_pb2.SamplingParams) -> None:
-        """Do now, off the event loop, what takes long before a prompt can be submitted."""
-        await prepare_grammar(sampling, self._parts)
-
     def submit(self, job: Job) -> None:
         """Queue a prompt; `job.first` gets its first token. Raises what `PrefillScheduler.submit` raises."""
         self.scheduler.submit(job)
         self._loop.wake()
 
-    async def keep(self, job: Job, lease_s: float) -> None:
+    async def keep_lease(self, job: Job, lease_s: float) -> None:
         """Prolong decode's lease for as long as this runs and steps do not hang; 0 is a lease that nothing prolongs."""
         while lease_s:
             await asyncio.sleep(lease_s / 3)
             if self.alive(self._parts.settings.engine_stall_s):
-                job.delivery.keep()
+                job.delivery.renew()
 
     def image_ready(self, job: Job, index: int, tensors: Mapping[str, Tensor]) -> None:
         """The embedding of image `index` has arrived: more of the prompt can be computed."""

@@ -15,15 +15,12 @@ from triptych.v1 import prefill_pb2, types_pb2
 class ImageFeed:
     """Reads one call's `image_ready` messages and fetches; one picture may stand at several places of the prompt."""
 
-    def __init__(
-        self, engine: PrefillEngine, source: EmbeddingSource, job: Job, begin: prefill_pb2.PrefillBegin
-    ) -> None:
-        self._engine, self._source = engine, source
-        self._job, self._begin = job, begin
+    def __init__(self, engine: PrefillEngine, source: EmbeddingSource, begin: prefill_pb2.PrefillBegin) -> None:
+        self._engine, self._source, self._begin = engine, source, begin
         self._leased = {span.embedding_key for span in begin.prompt.images}
 
-    async def follow(self, messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> None:
-        """Return when every image is there. UnavailableError when an announced embedding is nowhere."""
+    async def follow(self, job: Job, messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> None:
+        """Return when every image of `job` is there. UnavailableError when an announced embedding is nowhere."""
         places = _places(self._begin.prompt)
         try:
             async with asyncio.TaskGroup() as fetches:
@@ -31,25 +28,24 @@ class ImageFeed:
                     ready = await _next(messages)
                     if ready.embedding_key not in places:
                         raise InvalidArgumentError("an announced embedding is not awaited here", param="image_ready")
-                    fetches.create_task(self._fetch(ready, places.pop(ready.embedding_key)))
+                    fetches.create_task(self._fetch(job, ready, places.pop(ready.embedding_key)))
         except* TriptychError as failed:
             raise failed.exceptions[0] from None
 
     async def close(self) -> None:
-        """End the leases of embeddings that were not read: the first token did not need them, or there will be none."""
+        """End the leases of embeddings that were not read: their KV was cached, or there will be no first token."""
         unread, self._leased = self._leased, set()
         await asyncio.gather(*(self._source.unlease(key, self._begin.request_id) for key in unread))
 
-    async def _fetch(self, ready: prefill_pb2.ImageReady, indices: list[int]) -> None:
-        sequence, request = self._job.sequence, self._begin.request_id
+    async def _fetch(self, job: Job, ready: prefill_pb2.ImageReady, indices: list[int]) -> None:
+        sequence = job.sequence
         if all(sequence.images[index].end <= sequence.num_computed for index in indices):
             # Its KV is there already, from an earlier request.
-            await self._source.forgo(ready, request)
-        else:
-            tensors = await self._source.get(ready, sequence.images[indices[0]].length, request)
-            for index in indices:
-                self._engine.image_ready(self._job, index, tensors)
+            return
+        tensors = await self._source.get(ready, sequence.images[indices[0]].length, self._begin.request_id)
         self._leased.discard(ready.embedding_key)
+        for index in indices:
+            self._engine.image_ready(job, index, tensors)
 
 
 async def _next(messages: AsyncIterator[prefill_pb2.PrefillRequest]) -> prefill_pb2.ImageReady:

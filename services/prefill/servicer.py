@@ -9,9 +9,9 @@ from typing import Any
 import grpc
 
 from common.kv.tally import Tally
-from common.metrics.stages import StageTimes
 from common.tracing import Span, span
-from common.worker.prompts import to_generated
+from common.worker.prompts import prepare_grammar, to_generated
+from common.worker.stage import Site
 from services.prefill.delivery import Deliveries
 from services.prefill.embeddings import EmbeddingSource
 from services.prefill.engine import PrefillEngine
@@ -31,13 +31,13 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
     def __init__(
         self,
         engine: PrefillEngine,
+        site: Site,
         source: EmbeddingSource,
         puller: Puller,
         deliveries: Deliveries,
         tally: Tally,
-        times: StageTimes,
     ) -> None:
-        self._engine, self._tally, self._times = engine, tally, times
+        self._engine, self._site, self._tally = engine, site, tally
         self._source = source
         self._puller = puller
         self._deliveries = deliveries
@@ -50,37 +50,43 @@ class PrefillServicer(prefill_pb2_grpc.PrefillServiceServicer):
         """Compute and deliver one prompt; everything is freed however the call ends."""
         begin = await _begin(request_iterator)
         length, images = len(begin.prompt.token_ids), len(begin.prompt.images)
+        feed = ImageFeed(self._engine, self._source, begin)
         with span("prefill", request_id=begin.request_id, prompt_tokens=length, images=images) as current:
-            account = await self._run(begin, request_iterator, current)
+            try:
+                account = await self._run(begin, feed, request_iterator, current)
+            finally:
+                await feed.close()
             current.set_attributes({field.name: value for field, value in account.ListFields()})
         return account
 
     async def _run(
-        self, begin: prefill_pb2.PrefillBegin, requests: AsyncIterator[prefill_pb2.PrefillRequest], current: Span
+        self,
+        begin: prefill_pb2.PrefillBegin,
+        feed: ImageFeed,
+        requests: AsyncIterator[prefill_pb2.PrefillRequest],
+        current: Span,
     ) -> prefill_pb2.PrefillResponse:
-        await self._engine.prepare(begin.sampling)
+        await prepare_grammar(begin.sampling, self._site.parts)
         sequence, delivery, has_blocks = self._deliveries.open(begin)
         job = Job(sequence, delivery, has_blocks, pulling=not has_blocks, span=current)
-        feed = ImageFeed(self._engine, self._source, job, begin)
         try:
             self._engine.submit(job)
-            feeding = feed.follow(requests)
+            feeding = feed.follow(job, requests)
             pulling = self._puller.pull(job, begin.ticket, begin.peers)
-            keeping = self._engine.keep(job, begin.ticket.lease_ms / 1000)
+            keeping = self._engine.keep_lease(job, begin.ticket.lease_ms / 1000)
             token = await unless_failed(job.first, feeding, pulling, keeping, delivery.acknowledged())
             await delivery.finish(to_generated(token))
             return self._noted(job)
         finally:
             delivery.abort()
             self._engine.release(job)
-            await feed.close()
 
     def _noted(self, job: Job) -> prefill_pb2.PrefillResponse:
-        account = _account(job)
+        account, times = _account(job), self._site.metrics.stages
         self._tally.note("prefill_to_decode", job.delivery.path, account.transfer_bytes)
-        self._times.note("prefill", "queue", account.queue_ns)
-        self._times.note("prefill", "run", account.compute_ns)
-        self._times.note("prefill", "transfer", account.transfer_ns)
+        times.note("prefill", "queue", account.queue_ns)
+        times.note("prefill", "run", account.compute_ns)
+        times.note("prefill", "transfer", account.transfer_ns)
         return account
 
 

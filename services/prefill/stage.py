@@ -10,7 +10,7 @@ from common.kv.tally import Tally
 from common.kv.transport import Transport
 from common.rpc.server import RpcServer
 from common.store.embeddings import EmbeddingStore
-from common.worker.process import Site, describe_language
+from common.worker.stage import Site, describe_language
 from services.prefill import servicer
 from services.prefill.delivery import Deliveries
 from services.prefill.embeddings import EmbeddingSource
@@ -21,7 +21,7 @@ from triptych.v1 import prefill_pb2_grpc, worker_pb2
 
 
 class PrefillStage:
-    """A `Stage` of `common.worker.process`. Without `serves_kv` the process has a KvService already.
+    """A `Stage` of `common.worker.stage`. Without `serves_kv` the process has a KvService already.
 
     KV comes from peers over `links`, by default the process's gRPC channels.
     """
@@ -50,9 +50,7 @@ class PrefillStage:
         """Add PrefillService and KvService."""
         site, parts = self._site, self._site.parts
         puller = Puller(self._engine, parts, site.channels, self._links, self._tally)
-        prefill = servicer.PrefillServicer(
-            self._engine, self._source, puller, self._deliveries, self._tally, site.metrics.stages
-        )
+        prefill = servicer.PrefillServicer(self._engine, site, self._source, puller, self._deliveries, self._tally)
         server.add(prefill_pb2_grpc.add_PrefillServiceServicer_to_server, prefill, servicer.FULL_NAME)
         if self._serves_kv:
             self._register_kv(server)

@@ -6,7 +6,8 @@ import sys
 
 from common.rpc.main import service_main
 from common.worker.parts import load_parts
-from common.worker.process import Role, Site, Stage, Stages, WorkerProcess
+from common.worker.process import WorkerProcess
+from common.worker.stage import Role, Site, Stage, Stages
 from services.decode.stage import DecodeStage
 from services.prefill.delivery import PushDeliveries
 from services.prefill.stage import PrefillStage

@@ -20,7 +20,7 @@ from triptych.v1 import encoder_pb2_grpc, worker_pb2
 
 
 class EncodeStage:
-    """A `Stage` of `common.worker.process` around one replica of the encoder."""
+    """A `Stage` of `common.worker.stage` around one replica of the encoder."""
 
     def __init__(self, settings: EncoderSettings, redis: Redis, metrics: Metrics) -> None:
         self._replica = Replica(settings.for_replica(), redis)

@@ -19,7 +19,7 @@ class Reference:
     def __init__(self, decode: DecodeEngine, reservation_id: str) -> None:
         self._decode = decode
         self._reservation_id = reservation_id
-        self._released = decode.released(reservation_id)
+        self._released = decode.intake.released(reservation_id)
         self._owned = False
 
     def ready(self, tokens: int) -> None:
@@ -28,13 +28,13 @@ class Reference:
     def layer_ready(self, layer: int, tokens: int) -> None:
         """See `ready`."""
 
-    def keep(self) -> None:
+    def renew(self) -> None:
         """See `Delivery`."""
-        self._decode.renew(self._reservation_id)
+        self._decode.intake.renew(self._reservation_id)
 
     async def finish(self, first: types_pb2.GeneratedToken) -> None:
         """See `Delivery`; FailedPreconditionError when decode gave the request up meanwhile."""
-        self._decode.adopt(self._reservation_id, first)
+        self._decode.deliver(self._reservation_id, first)
         self._owned = True
 
     async def acknowledged(self) -> None:
@@ -60,7 +60,7 @@ class ReferenceDeliveries:
         ticket = begin.ticket
         if ticket.instance_id != self._instance_id:
             return self._others.open(begin)
-        sequence = self._decode.reserved(ticket.reservation_id)
+        sequence = self._decode.intake.sequence(ticket.reservation_id)
         if sequence.token_ids(0, sequence.num_given) != list(begin.prompt.token_ids):
             raise FailedPreconditionError("the KV ticket was issued for another prompt")
         return sequence, Reference(self._decode, ticket.reservation_id), True

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import subprocess
 import sys
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,12 +19,12 @@ from services.decode.settings import DecodeSettings
 from tests.checkpoints import build_checkpoint
 from tests.integration.test_hand_over import greedy, text_prompt
 from tests.reference import Reference
-from tests.valkey import free_port
+from tests.said import said
 from tests.workers import Pair, Picture, running
 from triptych.channel import open_channel
 from triptych.errors import UnavailableError
 from triptych.status import rpc_errors
-from triptych.v1 import decode_pb2, kv_pb2, types_pb2, worker_pb2, worker_pb2_grpc
+from triptych.v1 import decode_pb2, kv_pb2, types_pb2
 
 Call = Any  # the stubs' own type says "object" for what is read
 TOKENS = 400
@@ -36,24 +36,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @asynccontextmanager
-async def prefill_process(model: Path, redis_url: str) -> AsyncIterator[tuple[subprocess.Popen[bytes], str]]:
-    """A prefill worker of its own and its address, once it answers."""
-    address = f"127.0.0.1:{free_port()}"
-    flags = ["--model", str(model), "--redis-url", redis_url, "--blocks", "64", "--port", address.split(":")[1]]
-    command = [sys.executable, "-m", "services.prefill", *flags]
-    process = await asyncio.to_thread(subprocess.Popen[bytes], command)
+async def prefill_process(model: Path, redis_url: str) -> AsyncIterator[tuple[Process, str]]:
+    """A prefill worker of its own and its address, once it serves."""
+    command = [sys.executable, "-m", "services.prefill", "--model", str(model), "--redis-url", redis_url]
+    process = await asyncio.create_subprocess_exec(*command, "--blocks", "64", stderr=asyncio.subprocess.PIPE)
     try:
-        async with open_channel(address) as channel:
-            stub = worker_pb2_grpc.WorkerServiceStub(channel)
-            await stub.GetLoad(worker_pb2.GetLoadRequest(), wait_for_ready=True, timeout=120)
-        yield process, address
+        yield process, await said(process, r"listening on (\S+)")
     finally:
-        process.kill()
-        await asyncio.to_thread(process.wait)
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
 
 
 @asynccontextmanager
-async def pair_of_processes(model: Path, redis_url: str) -> AsyncIterator[tuple[Pair, subprocess.Popen[bytes]]]:
+async def pair_of_processes(model: Path, redis_url: str) -> AsyncIterator[tuple[Pair, Process]]:
     settings = {"model": model, "redis_url": redis_url, "blocks": 128, "drain_grace_s": 1.0, "reservation_ttl_s": 3.0}
     decode = decode_main.build(DecodeSettings.model_validate(settings))
     async with (

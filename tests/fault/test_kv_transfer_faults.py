@@ -13,7 +13,8 @@ import pytest
 from common.kv.links import GrpcLinks
 from common.kv.staging import KvTransport
 from common.worker.parts import load_parts
-from common.worker.process import Site, Stages, WorkerProcess
+from common.worker.process import WorkerProcess
+from common.worker.stage import Site, Stages
 from services.decode import __main__ as decode_main
 from services.decode.settings import DecodeSettings
 from services.prefill.delivery import PushDeliveries

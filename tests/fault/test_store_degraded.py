@@ -105,12 +105,27 @@ async def test_flushed_between_turns(rig: Rig, redis: Redis) -> None:
     assert (await EmbeddingStore(redis).account()).entries == 1
 
 
-async def test_restarted_empty(rig: Rig, server: ValkeyServer, redis: Redis) -> None:
-    before = await rig.say(picture(1))
+async def test_started_late_and_restarted_empty(
+    server: ValkeyServer, redis: Redis, caplog: pytest.LogCaptureFixture
+) -> None:
+    """L17."""
     server.stop()
+    coming = asyncio.create_task(start_once_missed(server, caplog))
+    async with open_rig(server.url) as rig:
+        await coming
+        before = await rig.say(picture(1))
+        server.stop()
+        server.start()
+        assert await rig.say(picture(1)) == before
+        await back_to_normal(rig, redis, 100)
+
+
+async def start_once_missed(server: ValkeyServer, caplog: pytest.LogCaptureFixture) -> None:
+    """Start it when the last of all processes, the router, waits for it."""
+    async with asyncio.timeout(PATIENCE_S):
+        while "keeping the last view of the cluster" not in caplog.text:  # noqa: ASYNC110 nothing tells us
+            await asyncio.sleep(0.05)
     server.start()
-    assert await rig.say(picture(1)) == before
-    await back_to_normal(rig, redis, 100)
 
 
 @pytest.fixture

@@ -53,8 +53,8 @@ async def test_a_place_that_has_become_free_is_given_to_whoever_comes_now(build:
 def deliver(engine: DecodeEngine, job: Job) -> None:
     """As the receiver does once all KV is there."""
     assert job.reservation
-    engine.reservations.deliver(job.reservation, time.monotonic())
-    engine.deliver(job.reservation, types_pb2.GeneratedToken(token_id=20))
+    engine.intake.reservations.deliver(job.reservation, time.monotonic())
+    engine.deliver(job.reservation.id, types_pb2.GeneratedToken(token_id=20))
 
 
 async def test_a_request_that_cannot_be_parked_fails_alone(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,7 +156,7 @@ def test_blocks_move_to_other_numbers_of_another_cache(dtype: torch.dtype) -> No
     history.sequence.block_table = [20, 0, 7]
     for layer, buffer in sent.items():
         assert len(buffer) == 3 * cache.layout.bytes_per_layer_block
-        peer.load(layer, [20, 0, 7], buffer)
+        peer.load(range(layer, layer + 1), [20, 0, 7], buffer)
         assert bytes(peer.export(layer, [20, 0, 7])) == buffer
     torch.testing.assert_close(attend(peer, [(history, 9, 10)]).float(), history.dense(9, 10), atol=2e-2, rtol=2e-2)
 
@@ -166,7 +166,7 @@ def test_an_exported_block_keeps_its_bytes_when_the_block_is_reused() -> None:
     cache = cache_for(history, fill=1.0)
     view = cache.export(0, [3])
     before = bytes(view)
-    cache.load(0, [3], bytes(len(before)))
+    cache.load(range(1), [3], bytes(len(before)))
     assert bytes(view) == before
     assert not any(cache.export(0, [3]))
 
@@ -174,12 +174,12 @@ def test_an_exported_block_keeps_its_bytes_when_the_block_is_reused() -> None:
 def test_no_blocks_are_no_bytes() -> None:
     cache = KvCache(LAYOUT, 2)
     assert len(cache.export(0, [])) == 0
-    cache.load(0, [], b"")
+    cache.load(range(1), [], b"")
 
 
 def test_a_buffer_of_the_wrong_size_is_refused() -> None:
     with pytest.raises(FailedPreconditionError, match="3 bytes sent for 1 blocks"):
-        KvCache(LAYOUT, 2).load(0, [1], b"abc")
+        KvCache(LAYOUT, 2).load(range(1), [1], b"abc")
 
 
 @pytest.mark.parametrize("block", [-1, 2])
@@ -188,7 +188,7 @@ def test_blocks_outside_the_cache_are_a_fault(block: int) -> None:
     with pytest.raises(InternalError, match="not in a cache of 2"):
         cache.export(0, [block])
     with pytest.raises(InternalError, match="not in a cache of 2"):
-        cache.load(0, [block], bytes(LAYOUT.bytes_per_layer_block))
+        cache.load(range(1), [block], bytes(LAYOUT.bytes_per_layer_block))
 
 
 def test_layout_sizes() -> None:

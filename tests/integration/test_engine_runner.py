@@ -275,7 +275,8 @@ def test_kv_blocks_moved_to_another_cache_continue_the_answer(setup: Setup) -> N
     prefill.step([(sent, sent.num_prompt)])
     received = replace(sent, output_ids=list(sent.output_ids), block_table=decode.pool.allocate(len(sent.block_table)))
     for layer in range(setup.model.num_layers):
-        decode.runner.cache.load(layer, received.block_table, prefill.runner.cache.export(layer, sent.block_table))
+        data = prefill.runner.cache.export(layer, sent.block_table)
+        decode.runner.cache.load(range(layer, layer + 1), received.block_table, data)
     # Decode has no image tensors: the KV is all it needs.
     assert same_tokens(setup.answer(request), decode.generate(replace_sequence(request, received)))
 

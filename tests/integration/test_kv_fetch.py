@@ -13,6 +13,7 @@ from common.kv.fetching import KvPull, have
 from common.kv.links import GrpcLinks
 from common.kv.reading import serve_fetch
 from common.kv.staging import KvTransport
+from common.kv.transport import Transport
 from common.kv.wire import layout_to_proto
 from common.rpc.channels import Channels
 from tests.kv_ends import HASHES, LAYOUT, Receiver, content, holder, noisy_cache, serving
@@ -78,7 +79,7 @@ async def test_a_reader_without_answers_gets_the_same_blocks() -> None:
         request = kv_pb2.FetchRequest(block_hashes=HASHES, layout=layout_to_proto(LAYOUT))
         found, *chunks = [message async for message in kv_pb2_grpc.KvServiceStub(channel).Fetch(request)]
         await let_go(receiver)
-    assert found.found.num_blocks == 12
+    assert (found.found.num_blocks, receiver.shelf.transport.staging) == (12, None)
     data = b"".join(message.chunk.data for message in chunks)
     assert data == b"".join(content(receiver.cache, receiver.prefix.match(HASHES)))
 
@@ -94,6 +95,12 @@ async def test_blocks_of_a_reader_that_stops_taking_are_let_go(taken: int) -> No
         await let_go(receiver)
         with pytest.raises(UnavailableError):
             await anext(frames)
+
+
+async def test_a_reader_without_answers_is_refused_where_all_kv_goes_through_shared_memory() -> None:
+    shelf = replace(holder(12).shelf, transport=Transport(LAYOUT, "shm"))
+    with pytest.raises(FailedPreconditionError, match="kv_transport is shm"):
+        _ = [frame async for frame in serve_fetch(kv_pb2.FetchRequest(), shelf)]
 
 
 async def test_a_reader_without_answers_of_another_layout_is_refused() -> None:

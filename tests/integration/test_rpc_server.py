@@ -91,6 +91,7 @@ async def test_grace_is_bounded() -> None:
 
 
 async def test_readiness_goes_before_the_server_does() -> None:
+    """J06."""
     async with serving(Decode()) as (server, channel):
         assert [await health(channel, name) for name in ("", DECODE, WORKER)] == [SERVING] * 3
         draining = asyncio.create_task(server.drain(grace_s=0.0, notice_s=60))
@@ -151,7 +152,7 @@ async def test_a_taken_port_is_one_sentence() -> None:
 
 
 def test_server_tolerates_the_pings_of_its_clients() -> None:
-    """Otherwise a silent prefill of a minute ends in GOAWAY too_many_pings."""
+    """J03: otherwise a silent prefill of a minute ends in GOAWAY too_many_pings."""
     client, server = dict(CHANNEL_OPTIONS), dict(SERVER_OPTIONS)
     assert server["grpc.http2.min_ping_interval_without_data_ms"] < client["grpc.keepalive_time_ms"]
     assert server["grpc.http2.max_ping_strikes"] == 0, "no number of pings is an offence"

@@ -17,7 +17,8 @@ from common.engine.layout import blocks_for
 from common.kv.links import GrpcLinks
 from common.models.tower import Tower
 from common.worker.parts import load_parts
-from common.worker.process import Site, Stages, WorkerProcess
+from common.worker.process import WorkerProcess
+from common.worker.stage import Site, Stages
 from services.decode import __main__ as decode_main
 from services.decode.settings import DecodeSettings
 from services.prefill import __main__ as prefill_main

@@ -16,7 +16,13 @@ from common.kv.staging import KvTransport
 from common.kv.wire import layout_to_proto
 from tests.kv_ends import HASHES, LAYOUT, content, forget_cached, holder, noisy_cache
 from tests.kv_links import Fault, FaultName, FaultyLinks, MemoryLinks
-from triptych.errors import FailedPreconditionError, InvalidArgumentError, TriptychError, UnavailableError
+from triptych.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    TriptychError,
+    UnavailableError,
+)
 from triptych.v1 import kv_pb2
 
 TO = [31, 4, 17, 5, 6, 7, 30, 29, 1, 2, 3, 20, 11, 12]
@@ -130,6 +136,20 @@ async def test_blocks_that_vanish_between_two_streams_end_the_pull() -> None:
     forget_cached(ends.holder.prefix)
     with pytest.raises(FailedPreconditionError, match="evicted"):
         await pulling
+
+
+async def test_blocks_that_cannot_be_held_end_the_pull(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not wait for a frame that nobody is going to send."""
+    ends = Ends("grpc")
+
+    def broken(blocks: object) -> None:
+        raise InternalError("a block is not what it was")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ends.holder.prefix, "share", broken)
+        with pytest.raises(InternalError):
+            await ends.pull()
+    assert ends.let_go()
 
 
 async def test_a_peer_without_the_blocks_gives_none() -> None:

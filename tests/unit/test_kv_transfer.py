@@ -3,49 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
 from common.kv.filling import CREDITS
-from common.kv.frames import Frame, PushFrame
-from common.kv.payload import checksum
-from common.kv.receiver import PushReceiver
 from common.kv.sender import KvPush
-from common.kv.staging import KvTransport
+from common.kv.staging import KvTransport, Staging
 from common.kv.transport import Transport
-from tests.kv_ends import FIRST, LAYOUT, Receiver, content, noisy_cache, prompt_of
+from tests.kv_ends import FIRST, LAYOUT, Receiver, content, prompt_of
 from tests.kv_links import Fault, FaultName, FaultyLinks, MemoryLinks
+from tests.kv_pushing import CHUNK_BYTES, FROM, SOURCE, TO, Ends
 from triptych.errors import FailedPreconditionError, RequestCancelledError, TriptychError, UnavailableError
-from triptych.v1 import kv_pb2
-
-SOURCE = noisy_cache(32, seed=1)
-FROM, TO = list(range(12)), [31, 4, 17, 5, 6, 7, 30, 29, 1, 2, 3, 20]
-CHUNK_BYTES = 3 * LAYOUT.bytes_per_layer_block
-
-
-class Ends:
-    """One sender, one receiver, faults in between."""
-
-    def __init__(self, mode: KvTransport, *faults: Fault, answer_s: float = 5.0) -> None:
-        self.receiver = Receiver()
-        self.links = FaultyLinks(MemoryLinks(self.receiver.target), *faults)
-        self.transport = Transport(LAYOUT, mode, CHUNK_BYTES)
-        self.answer_s = answer_s
-        self.ticket = self.receiver.ticket(TO)
-
-    def push(self, ticket: kv_pb2.KvTicket | None = None, blocks: list[int] = FROM) -> KvPush:
-        return KvPush(SOURCE, ticket or self.ticket, prompt_of(blocks), self.links, self.transport, self.answer_s)
-
-    async def deliver(self) -> KvPush:
-        push = self.push()
-        push.ready(len(FROM) * LAYOUT.block_size)
-        await push.finish(FIRST)
-        return push
-
-    def arrived(self) -> bool:
-        return content(self.receiver.cache, TO) == content(SOURCE, FROM) and len(self.receiver.delivered) == 1
 
 
 @pytest.mark.parametrize("mode", ["grpc", "shm"])
@@ -74,14 +43,6 @@ async def test_an_acknowledgement_that_is_lost_is_repeated_without_a_second_deli
     await ends.deliver()
     assert ends.arrived()
     assert (ends.links.streams, ends.links.chunks) == (4, 16)
-
-
-async def test_another_transfer_of_a_delivered_reservation_is_refused() -> None:
-    ends = Ends("grpc")
-    await ends.deliver()
-    with pytest.raises(FailedPreconditionError, match="not valid"):
-        await ends.deliver()
-    assert ends.arrived()
 
 
 async def test_only_what_is_missing_is_sent_after_a_break() -> None:
@@ -126,14 +87,20 @@ async def test_layers_travel_while_later_ones_are_computed() -> None:
     assert ends.arrived()
 
 
-async def test_four_transfers_through_one_slot_all_finish() -> None:
-    """F27."""
-    ends = Ends("shm")
+async def staging_of(ends: Ends, free: int) -> Staging:
+    """The sender's slots, all but `free` of them taken by others."""
     ends.transport.offer()
     staging = ends.transport.staging
     assert staging is not None
-    for _ in range(staging.num_slots - 1):
+    for _ in range(staging.num_slots - free):
         await staging.take()
+    return staging
+
+
+async def test_four_transfers_through_one_slot_all_finish() -> None:
+    """F27."""
+    ends = Ends("shm")
+    staging = await staging_of(ends, free=1)
     tickets = [ends.receiver.ticket(TO[3 * n : 3 * n + 3]) for n in range(4)]
     pushes = [ends.push(ticket, FROM[:3]) for ticket in tickets]
     for push in pushes:
@@ -142,6 +109,16 @@ async def test_four_transfers_through_one_slot_all_finish() -> None:
         await asyncio.gather(*(push.finish(FIRST) for push in pushes))
     assert len(ends.receiver.delivered) == 4
     assert staging.num_free == 1
+
+
+async def test_slots_that_never_come_back_hold_up_nobody_else() -> None:
+    """A receiver that hangs has them all: the bytes go in the stream."""
+    ends = Ends("shm")
+    await staging_of(ends, free=0)
+    push = ends.push(ends.receiver.ticket([3]), [0])
+    push.ready(LAYOUT.block_size)
+    await push.finish(FIRST)
+    assert content(ends.receiver.cache, [3]) == content(SOURCE, [0])
 
 
 async def test_aborted_transfer_reads_no_block_any_more() -> None:
@@ -155,19 +132,6 @@ async def test_aborted_transfer_reads_no_block_any_more() -> None:
     with pytest.raises((asyncio.CancelledError, RequestCancelledError)):
         await push.acknowledged()
     assert ends.links.chunks == 3
-
-
-async def test_a_newer_transfer_takes_a_reservation_over() -> None:
-    fault = Fault("pause", nth=3)
-    ends = Ends("grpc", fault)
-    old = ends.push()
-    old.ready(len(FROM) * LAYOUT.block_size)
-    await fault.reached.wait()
-    await ends.deliver()
-    fault.resume.set()
-    with pytest.raises(FailedPreconditionError):
-        await old.acknowledged()
-    assert ends.arrived()
 
 
 async def test_another_layout_is_refused_before_anything_moves() -> None:
@@ -187,87 +151,6 @@ async def test_shared_memory_that_must_be_and_cannot_is_an_error() -> None:
     push = KvPush(SOURCE, receiver.ticket(TO), prompt_of(FROM), links, transport)
     with pytest.raises(FailedPreconditionError, match="kv_transport"):
         await push.acknowledged()
-
-
-def whole_transfer(ticket: kv_pb2.KvTicket) -> list[PushFrame]:
-    data = bytes(LAYOUT.bytes_per_block)
-    header = kv_pb2.PushHeader(
-        reservation_id=ticket.reservation_id, instance_id=ticket.instance_id, layout=ticket.layout
-    )
-    chunk = kv_pb2.KvChunk(num_blocks=1, num_layers=LAYOUT.layers, xxh3=checksum(data))
-    return [
-        Frame(kv_pb2.PushRequest(header=header)),
-        Frame(kv_pb2.PushRequest(chunk=chunk), (data,)),
-        Frame(kv_pb2.PushRequest(first_token=kv_pb2.FirstToken(token=FIRST))),
-    ]
-
-
-@pytest.mark.parametrize("expired_at", [0, 1, 2], ids=["header", "chunk", "first token"])
-async def test_every_message_of_an_expired_lease_is_refused(expired_at: int) -> None:
-    """F11, and retryable: a new lease may be had."""
-    now = [0.0]
-    receiver = Receiver(ttl_s=5.0, clock=lambda: now[0])
-
-    async def frames() -> AsyncIterator[PushFrame]:
-        for index, frame in enumerate(whole_transfer(receiver.ticket([3]))):
-            now[0] = 5.0 if index == expired_at else 0.0
-            yield frame
-
-    with pytest.raises(UnavailableError, match="expired"):
-        _ = [answer async for answer in PushReceiver(receiver.target).run(frames())]
-    untouched = content(receiver.cache, [3]) == content(Receiver().cache, [3])
-    assert (untouched, receiver.delivered) == (expired_at < 2, [])
-
-
-async def test_signs_of_life_keep_the_lease_of_a_transfer_that_has_nothing_to_send() -> None:
-    """A prompt that waits for its turn or its pictures for several lifetimes of its lease."""
-    now = [0.0]
-    receiver = Receiver(ttl_s=5.0, clock=lambda: now[0])
-    push = KvPush(SOURCE, receiver.ticket([3]), prompt_of([0]), MemoryLinks(receiver.target), Transport(LAYOUT))
-    for now[0] in (4.0, 8.0, 12.0):
-        push.keep()
-        while receiver.reservations.expired(now[0] + 4.9):  # noqa: ASYNC110 nothing tells us
-            await asyncio.sleep(0)
-    push.ready(LAYOUT.block_size)
-    await push.finish(FIRST)
-    assert len(receiver.delivered) == 1
-
-
-async def test_signs_of_life_do_not_hide_a_receiver_that_answers_nothing() -> None:
-    ends = Ends("grpc", Fault("drop", times=10_000), answer_s=0.02)
-    push = ends.push()
-    push.ready(len(FROM) * LAYOUT.block_size)
-    failing = asyncio.ensure_future(push.acknowledged())
-    while not failing.done():
-        push.keep()
-        await asyncio.sleep(0.001)
-    with pytest.raises(UnavailableError, match="no answer"):
-        await failing
-
-
-async def test_sender_gives_up_when_the_lease_of_its_ticket_is_over() -> None:
-    receiver = Receiver(ttl_s=0.06, clock=lambda: 0.0)
-    links = FaultyLinks(MemoryLinks(receiver.target), Fault("fail", times=10_000))
-    push = KvPush(SOURCE, receiver.ticket([3]), prompt_of([0]), links, Transport(LAYOUT, "grpc"))
-    push.ready(LAYOUT.block_size)
-    with pytest.raises(UnavailableError, match="broke"):
-        await push.finish(FIRST)
-    assert links.streams <= 2, "the second pause would outlast the lease"
-
-
-async def test_abort_is_idempotent_before_and_after_the_end() -> None:
-    """F17."""
-    ends = Ends("grpc")
-    push = await ends.deliver()
-    push.abort()
-    push.abort()
-    await push.acknowledged()
-    given_up = ends.push(ends.receiver.ticket([0]), [0])
-    given_up.abort()
-    given_up.abort()
-    with pytest.raises(asyncio.CancelledError):
-        await given_up.acknowledged()
-    ends.receiver.reservations.close("unknown")
 
 
 @pytest.mark.parametrize("mode", ["grpc", "shm"])

@@ -45,7 +45,7 @@ def test_every_cell_is_sent_once_and_no_message_is_too_large(first: int, count: 
 
 
 def test_small_blocks_of_all_layers_share_a_message() -> None:
-    assert list(cut(Slab(0, 3, 0, 2), LAYOUT)) == [Slab(0, 3, 0, 2)]
+    assert list(cut(Slab(0, 3, 0, 2), LAYOUT, 1 << 20)) == [Slab(0, 3, 0, 2)]
 
 
 def leased(blocks: list[int], ttl_s: float = 10.0, first: int = 0) -> tuple[Reservations, Reservation]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 from common.worker.parts import Parts
-from common.worker.process import Site
+from common.worker.stage import Site
 
 
 async def test_waiting_for_the_last_step_does_not_hold_up_the_event_loop() -> None:

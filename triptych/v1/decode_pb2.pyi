@@ -30,7 +30,7 @@ class DecodeRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Request id of the router."""
+    """Name of the request and its attempt, by the router."""
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
         """The prompt, as prefill gets it."""

@@ -57,7 +57,9 @@ class EncodeRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _builtins.int
     IMAGES_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Request id of the router. It has a lease on each announced embedding until prefill has read it."""
+    """Name of the request and its attempt, by the router. It has a lease on each announced embedding until prefill has
+    read it.
+    """
     @_builtins.property
     def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___EncodeImage]:
         """Distinct pictures."""

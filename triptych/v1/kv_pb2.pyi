@@ -226,9 +226,7 @@ Global___PushRequest: _TypeAlias = PushRequest  # noqa: Y015
 
 @_typing.final
 class PushAlive(_message.Message):
-    """PushAlive prolongs the lease of a prompt that still waits: for its turn, its pictures or KV from elsewhere. It is not
-    answered.
-    """
+    """PushAlive says that prefill lives, while a prompt waits or is computed, and prolongs its lease. It is not answered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

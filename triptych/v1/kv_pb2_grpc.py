@@ -69,8 +69,9 @@ class KvServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Fetch(self, request, context):
-        """Fetch is a pull for readers that do not answer, such as tools: what they have taken counts as received, so nothing is
-        repaired or resumed, and chunks are never staged. Workers use Pull.
+        """Fetch is a pull in which only the holder speaks, for clients from outside, in whatever language, that want to read
+        cached KV: no process of Triptych calls it. What a reader has taken counts as received, so nothing is repaired or
+        resumed. Chunks come in the stream only, so workers whose KV may go through shared memory only refuse it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -36,8 +36,9 @@ class KvServiceStub:
     Have: _grpc.UnaryUnaryMultiCallable[_kv_pb2.HaveRequest, _kv_pb2.HaveResponse]
     """Have says how many leading blocks of a prompt are cached here."""
     Fetch: _grpc.UnaryStreamMultiCallable[_kv_pb2.FetchRequest, _kv_pb2.FetchResponse]
-    """Fetch is a pull for readers that do not answer, such as tools: what they have taken counts as received, so nothing is
-    repaired or resumed, and chunks are never staged. Workers use Pull.
+    """Fetch is a pull in which only the holder speaks, for clients from outside, in whatever language, that want to read
+    cached KV: no process of Triptych calls it. What a reader has taken counts as received, so nothing is repaired or
+    resumed. Chunks come in the stream only, so workers whose KV may go through shared memory only refuse it.
     """
     Push: _grpc.StreamStreamMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]
     """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
@@ -58,8 +59,9 @@ class KvServiceAsyncStub(KvServiceStub):
     Have: _aio.UnaryUnaryMultiCallable[_kv_pb2.HaveRequest, _kv_pb2.HaveResponse]  # type: ignore[assignment]
     """Have says how many leading blocks of a prompt are cached here."""
     Fetch: _aio.UnaryStreamMultiCallable[_kv_pb2.FetchRequest, _kv_pb2.FetchResponse]  # type: ignore[assignment]
-    """Fetch is a pull for readers that do not answer, such as tools: what they have taken counts as received, so nothing is
-    repaired or resumed, and chunks are never staged. Workers use Pull.
+    """Fetch is a pull in which only the holder speaks, for clients from outside, in whatever language, that want to read
+    cached KV: no process of Triptych calls it. What a reader has taken counts as received, so nothing is repaired or
+    resumed. Chunks come in the stream only, so workers whose KV may go through shared memory only refuse it.
     """
     Push: _aio.StreamStreamMultiCallable[_kv_pb2.PushRequest, _kv_pb2.PushResponse]  # type: ignore[assignment]
     """Push fills a reservation: a header, answered by what is missing; then chunks in any order of layers and blocks, each
@@ -89,8 +91,9 @@ class KvServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _kv_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_kv_pb2.FetchResponse], _abc.AsyncIterator[_kv_pb2.FetchResponse]]:
-        """Fetch is a pull for readers that do not answer, such as tools: what they have taken counts as received, so nothing is
-        repaired or resumed, and chunks are never staged. Workers use Pull.
+        """Fetch is a pull in which only the holder speaks, for clients from outside, in whatever language, that want to read
+        cached KV: no process of Triptych calls it. What a reader has taken counts as received, so nothing is repaired or
+        resumed. Chunks come in the stream only, so workers whose KV may go through shared memory only refuse it.
         """
 
     @_abc_1.abstractmethod

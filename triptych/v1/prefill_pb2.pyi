@@ -64,7 +64,7 @@ class PrefillBegin(_message.Message):
     TICKET_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     request_id: _builtins.str
-    """Request id of the router."""
+    """Name of the request and its attempt, by the router."""
     @_builtins.property
     def prompt(self) -> _types_pb2.Prompt:
         """The prompt."""
