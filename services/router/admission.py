@@ -10,12 +10,13 @@ from common.families import ImageSpan
 from common.identity import embedding_key
 from common.store.images import StoredImage
 from services.router.caller import Caller
+from services.router.job import Job
 from services.router.parts import Parts
 from services.router.pictures.images import Images
 from services.router.placing.placement import Placement
-from services.router.prompts.prompt import characters, image_uses, token_ids
-from services.router.running.job import Job
-from services.router.sampling import resolve_sampling
+from services.router.prompts.prompt import characters, image_uses, pieces, token_ids
+from services.router.sampling import check_prompt_length, resolve_sampling
+from services.router.waiting.queue import MOST_PRIORITY
 from triptych.errors import ContextLengthError, InvalidArgumentError, ModelNotFoundError
 from triptych.v1 import types_pb2
 from triptych.v1.encoder_pb2 import EncodeImage
@@ -25,9 +26,10 @@ from triptych.v1.worker_pb2 import WorkerInfo
 
 # A tokenizer may shorten a text before it cuts it, for example by composing accents.
 SLACK = 2
-MOST_PRIORITY = 8
 AT_ONCE = 8192
 """Characters that are tokenized on the event loop, in a millisecond or two: a thread costs half of one to ask."""
+PIECES_AT_ONCE = 128
+"""Messages, their parts and calls, for the same reason: the template writes something around each."""
 
 
 class Admission:
@@ -84,6 +86,7 @@ class Admission:
     def _check_length(self, request: GenerateRequest) -> None:
         """Refuse by its length alone what cannot fit: tokenizing megabytes keeps every other request waiting."""
         context = self._parts.card.context_length
+        check_prompt_length(len(request.prompt.token_ids), context)
         length = characters(request)
         if length > SLACK * context * self._parts.tokenizer.longest_token:
             raise ContextLengthError(
@@ -95,7 +98,7 @@ class Admission:
         self, request: GenerateRequest, images: Sequence[StoredImage], scope: str
     ) -> tuple[list[int], list[ImageSpan]]:
         with self._parts.tokenizer.reserved() as free:
-            if free and characters(request) <= AT_ONCE:
+            if free and characters(request) <= AT_ONCE and pieces(request) <= PIECES_AT_ONCE:
                 return self._expand(request, images, scope)
         return await asyncio.to_thread(self._expand, request, images, scope)
 

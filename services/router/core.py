@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 
 from redis.asyncio import Redis
 
@@ -26,6 +27,7 @@ from services.router.grammars import Grammars
 from services.router.history.history import History
 from services.router.http.app import Missing, Pages, build_app
 from services.router.http.chat import Chat
+from services.router.http.connections import ConnectionLimits
 from services.router.http.endpoint import Endpoint
 from services.router.http.intake import Intake
 from services.router.http.known import KnownImages
@@ -36,14 +38,14 @@ from services.router.pictures.images import Images
 from services.router.pictures.incoming import Incoming
 from services.router.pictures.recent import RecentUploads
 from services.router.placing.ledger import Ledger
-from services.router.placing.routing import Routing
-from services.router.placing.snapshot import Snapshots
 from services.router.plan import Planner
 from services.router.remote.build import open_remote
+from services.router.routing import Routing
 from services.router.running.pipeline import Pipeline
 from services.router.running.pixels import Pixels
 from services.router.servicer import FULL_NAME, RouterServicer
 from services.router.settings import RouterSettings
+from services.router.snapshot import Snapshots
 from triptych.v1.router_pb2_grpc import add_RouterServiceServicer_to_server
 
 
@@ -114,7 +116,12 @@ def http_server(settings: RouterSettings, core: Core, missing: Missing) -> HttpS
     chat = Chat(parts.card.name, endpoint, intake, parts.tokenizer)
     text = Text(parts.card, endpoint, intake, parts.tokenizer)
     pages, known = Pages(parts.card, missing, core.degraded, core.metrics), KnownImages(core.images)
-    app = build_app(chat, text, pages, known, core.access, settings.request_timeout_s)
+    app = build_app(chat, text, pages, known, core.access, core.metrics.refused, settings.request_timeout_s)
     tls = server_tls(settings.tls_cert, settings.tls_key, settings.http_client_ca)
-    grace, patience = settings.drain_grace_s, settings.upload_timeout_s
-    return HttpServer(app, settings.host, settings.http_port, grace, patience, tls)
+    limits = ConnectionLimits(
+        settings.upload_timeout_s,
+        settings.send_timeout_s,
+        settings.max_http_connections,
+        partial(core.metrics.shed, "connections"),
+    )
+    return HttpServer(app, settings.host, settings.http_port, settings.drain_grace_s, limits, tls)

@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from common.tracing import enter, held, span
+from common.tracing import Span, enter, held, span
 from services.router.admission import Admission
 from services.router.answers.answer import AnswerText
 from services.router.answers.choice import Choice
@@ -20,10 +20,10 @@ from services.router.figures.prompt_map import prompt_map
 from services.router.figures.prompt_metrics import PromptMetrics
 from services.router.figures.traces import answered, asked
 from services.router.history.history import History
+from services.router.job import Job
 from services.router.plan import Plan, Planner
 from services.router.prompts.prompt import prompt_named
 from services.router.prompts.tokenizer import Tokenizer
-from services.router.running.job import Job
 from services.router.running.pipeline import Pipeline, Run
 from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import (
@@ -75,12 +75,7 @@ class Generator:
                 async with aclosing(_closed(choices)) as responses:
                     async for response in responses:
                         caller.allowance.generated(len(response.delta.tokens))
-                        if response.delta.index == 0:
-                            answer_ids += [token.token_id for token in response.delta.tokens]
-                        if response.finished.HasField("usage"):
-                            _map(request, response.finished.usage, choices[0])
-                            self._finish(request, job, response.finished, answer_ids)
-                            trace.set_attributes(answered(response.finished))
+                        self._account(request, choices[0], response, answer_ids, trace)
                         yield response
             finally:
                 for choice in choices:
@@ -97,6 +92,17 @@ class Generator:
         if len(ids) > MAX_DETOKENIZED:
             raise InvalidArgumentError(f"at most {MAX_DETOKENIZED} tokens are possible", param="token_ids")
         return await asyncio.to_thread(self._tokenizer.decode, ids)
+
+    def _account(
+        self, request: GenerateRequest, first: Choice, response: GenerateResponse, answer_ids: list[int], trace: Span
+    ) -> None:
+        """Note the tokens of the first answer; with the last event of all, close the account."""
+        if response.delta.index == 0:
+            answer_ids += [token.token_id for token in response.delta.tokens]
+        if response.finished.HasField("usage"):
+            _map(request, response.finished.usage, first)
+            self._finish(request, first.job, response.finished, answer_ids)
+            trace.set_attributes(answered(response.finished))
 
     def _finish(self, request: GenerateRequest, job: Job, finished: GenerateFinished, answer_ids: list[int]) -> None:
         """Tell everybody who keeps accounts; the history goes first, since it adds where the prompt diverged."""

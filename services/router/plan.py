@@ -11,8 +11,8 @@ from services.router.answers.stops import check_stops
 from services.router.answers.tool_calls import ToolCallReader
 from services.router.caller import Caller
 from services.router.grammars import Grammars
+from services.router.job import Job
 from services.router.prompts.tools import answer_grammar, check_tools, offered
-from services.router.running.job import Job
 from triptych.errors import InvalidArgumentError
 from triptych.v1.router_pb2 import GenerateRequest
 from triptych.v1.types_pb2 import SamplingParams

@@ -35,12 +35,17 @@ def resolve_sampling(asked: SamplingParams, prompt_tokens: int, defaults: Answer
     return params
 
 
-def _check_room(max_tokens: int, prompt_tokens: int, context_length: int) -> None:
+def check_prompt_length(prompt_tokens: int, context_length: int) -> None:
+    """ContextLengthError when no room is left for an answer."""
     if prompt_tokens >= context_length:
         raise ContextLengthError(
             f"the prompt has {prompt_tokens} tokens; the context holds {context_length}, the answer included",
             param="messages",
         )
+
+
+def _check_room(max_tokens: int, prompt_tokens: int, context_length: int) -> None:
+    check_prompt_length(prompt_tokens, context_length)
     if prompt_tokens + max_tokens > context_length:
         raise ContextLengthError(
             f"the prompt has {prompt_tokens} tokens and max_tokens is {max_tokens}, together "

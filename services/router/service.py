@@ -64,7 +64,7 @@ class RouterProcess:
     async def _listen(self, core: Core) -> None:
         settings = self._settings
         missing = partial(self._missing, core.cluster)
-        rpc = RpcServer(settings.host, settings.port, tls=settings.server_tls)
+        rpc = RpcServer(settings.host, settings.port, tls=settings.server_tls, send_timeout_s=settings.send_timeout_s)
         http = http_server(settings, core, missing)
         add_rpc(rpc, settings, core, self._draining)
         self._opened.push_async_callback(_drain, rpc, http, settings.drain_grace_s)

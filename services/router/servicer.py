@@ -15,7 +15,7 @@ from services.router.history.history import KEPT, History
 from services.router.pictures.images import Images
 from services.router.pictures.incoming import Incoming
 from services.router.pictures.upload import read_body, read_header
-from services.router.placing.snapshot import Snapshots
+from services.router.snapshot import Snapshots
 from triptych.digests import check_digest
 from triptych.errors import InvalidArgumentError
 from triptych.v1 import router_pb2, router_pb2_grpc
@@ -60,12 +60,12 @@ class RouterServicer(router_pb2_grpc.RouterServiceServicer):
         """Take in one picture."""
         with _counted(self._caller(context)) as caller:
             pieces = aiter(request_iterator)
-            header = await read_header(pieces)
-            scope = _scope(header, caller)
             async with self._incoming.one(caller, "the upload") as share:
+                header = await read_header(pieces)
+                scope = _scope(header, caller)
                 self._images.check_size(header.size_bytes)
                 share.reserve(header.size_bytes)
-                body = await read_body(pieces, header.size_bytes, self._images.check_size)
+                body = await read_body(pieces, header.size_bytes)
             image = await self._images.put(scope, body, header.digest)
         return router_pb2.PutImageResponse(image=self._images.record(image))
 

@@ -49,6 +49,8 @@ class RouterSettings(ServiceSettings):
     upload_timeout_s: float = Field(
         60.0, gt=0, description="seconds in which HTTP headers, a body or an upload must arrive"
     )
+    send_timeout_s: float = Field(60.0, gt=0, description="seconds that a client may take nothing of its answer")
+    max_http_connections: PositiveInt = Field(1000, description="HTTP connections at the same time; more are closed")
     request_timeout_s: float = Field(600.0, gt=0, description="seconds that one answer may take at most")
     max_attempts: PositiveInt = Field(3, description="workers tried for one request, the first included")
     quarantine_s: float = Field(300.0, gt=0, description="seconds that a request is refused over which workers died")

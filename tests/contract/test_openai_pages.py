@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from tests.contract.router_bench import Bench, open_bench, png
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from common.images import DecodedImage, decode_image
+from services.router.pictures import images
+from tests.contract.router_bench import Bench, eventually, open_bench, png
 from tests.contract.test_openai_chat import image_part
 
 
@@ -50,6 +58,27 @@ async def test_what_only_costs_time_is_shown_and_leaves_the_router_ready(bench: 
     assert answer.json()["degraded"] == [f"prefill {worker.info.address}: the store is odd"]
 
 
+async def test_health_is_told_while_all_that_decodes_pictures_is_busy(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L11."""
+    begun, goes_on = threading.Event(), threading.Event()
+
+    def slow(*arguments: Any) -> DecodedImage:
+        begun.set()
+        goes_on.wait(60)
+        return decode_image(*arguments)
+
+    monkeypatch.setattr(images, "decode_image", slow)
+    sides = range(100, 108)
+    asking = [asyncio.create_task(bench.chat([image_part(png(side))])) for side in sides]
+    await eventually(begun.is_set)
+    assert [(await bench.http.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 200]
+    assert not any(each.done() for each in asking)
+    goes_on.set()
+    assert [answer.status_code for answer in await asyncio.gather(*asking)] == [200] * len(sides)
+
+
 async def test_metrics_count_answers_and_tokens(bench: Bench) -> None:
     bench.say("yes")
     await bench.chat([image_part(png())])
@@ -62,9 +91,13 @@ async def test_metrics_count_answers_and_tokens(bench: Bench) -> None:
 
 
 async def test_metrics_do_not_grow_with_names(bench: Bench) -> None:
-    await bench.chat(user="a", model="first")
-    before = (await bench.http.get("/metrics")).text.count("\n")
-    for name in ("b", "c"):
-        await bench.http.get(f"/{name}")
-        await bench.chat(user=name, model=name)
-    assert (await bench.http.get("/metrics")).text.count("\n") == before
+    """L13: paths, users, sessions, scopes, models, request ids, pictures."""
+    counts = []
+    for color in ("red", "green", "blue"):
+        await bench.http.get(f"/v1/{color}", headers={"x-request-id": color})
+        await bench.http.get(f"/v1/models/{color}")
+        names = {"user": color, "cache_salt": color, "session_id": color}
+        assert (await bench.chat([image_part(png(color=color))], **names)).status_code == 200
+        assert (await bench.chat(model=color)).status_code == 404
+        counts.append((await bench.http.get("/metrics")).text.count("\n"))
+    assert counts[1:] == counts[:1] * 2

@@ -24,13 +24,14 @@ from triptych.v1.types_pb2 import ContentPart, Message
 PICTURES = [image_part(png(color=color)) for color in ("red", "green", "blue", "white")]
 
 
-@pytest.mark.parametrize("kind", ["prefill", "decode"])
+@pytest.mark.parametrize("kind", ["encoder", "prefill", "decode"])
 async def test_a_worker_that_goes_away_before_the_first_token_is_replaced(wide: Bench, kind: str) -> None:
+    """J06: one that has no grace left, too."""
     wide.say("fine")
     gate = wide.fleet.script.encode_gate = asyncio.Event()
-    asking = asyncio.create_task(wide.chat(PICTURES))
-    await eventually(lambda: bool(wide.fleet.requests("prefill")))
-    (busy,) = (worker for worker in wide.fleet.workers[kind] if worker.running)
+    asking = asyncio.create_task(wide.chat(PICTURES[:1]))
+    await eventually(lambda: bool(wide.fleet.requests("prefill") and wide.fleet.requests("encoder")))
+    (busy,) = (worker for worker in wide.fleet.workers[kind] if worker.requests)
     await busy.server.drain(0)
     gate.set()
     assert (await asking).json()["choices"][0]["message"]["content"] == "fine"
@@ -60,6 +61,19 @@ async def test_attempts_are_bounded_and_the_client_is_told_when_to_come_back(ben
     text = (await bench.http.get("/metrics")).text
     assert 'retries_total{reason="unavailable"} 2.0' in text
     assert 'gave_up_total{reason="attempts"} 1.0' in text
+
+
+async def test_pictures_without_their_only_encoder_are_to_come_again(bench: Bench) -> None:
+    """K06: asked at once, before anybody has noticed, and while the registry still names it."""
+    bench.say("fine")
+    await bench.fleet.workers["encoder"][0].die()
+    answer = await bench.chat(PICTURES)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert answer.headers["retry-after"] == "1"
+    await bench.fleet.add("encoder")
+    while (answer := await bench.chat(PICTURES)).status_code == 503:
+        pass
+    assert text_of(answer) == "fine"
 
 
 async def test_a_stream_that_ends_without_a_finish_is_a_failure(bench: Bench) -> None:
@@ -93,6 +107,24 @@ async def test_a_stream_goes_on_elsewhere_without_a_gap_or_a_repetition(wide: Be
     usage = usage_of(answer)
     assert usage["prompt_tokens"] == len(first.prompt.token_ids)
     assert usage["completion_tokens"] == len(wide.fleet.script.answer)
+
+
+async def test_an_answer_that_a_stop_string_ends_is_an_answer(wide: Bench) -> None:
+    wide.say("one two three four")
+    wide.fleet.script.pause_after = 2
+    wide.fleet.script.error_after_tokens = UnavailableError("gone")
+    assert text_of(await wide.chat(stop=[" four"])) == "one two three"
+    assert "triptych_router_failovers_total 1.0" in (await wide.http.get("/metrics")).text
+
+
+async def test_each_attempt_has_a_name_of_its_own(wide: Bench) -> None:
+    wide.fleet.script.decode_errors = [UnavailableError("gone")]
+    assert (await wide.chat(PICTURES[:1])).status_code == 200
+    first, second = (
+        asked.request_id for asked in sorted(wide.fleet.requests("decode"), key=lambda asked: asked.request_id)
+    )
+    assert second == f"{first}.1"
+    assert {asked.request_id for kind in ("encoder", "prefill") for asked in wide.fleet.requests(kind)} >= {second}
 
 
 async def test_a_finish_that_was_lost_is_asked_for_elsewhere(wide: Bench) -> None:

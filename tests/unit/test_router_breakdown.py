@@ -68,6 +68,7 @@ def test_combinations_end_somewhere() -> None:
 
 
 def test_a_thousand_users_sessions_and_requests_add_no_series() -> None:
+    """L13."""
     metrics, usage = Metrics(), Usage(prompt_tokens=300, uncached_tokens=300, times=StageTimes(total_ns=5))
     prompts = PromptMetrics(metrics.registry, lambda: "r")
     sizes = []

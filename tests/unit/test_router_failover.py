@@ -8,10 +8,10 @@ import grpc
 import pytest
 from grpc.aio import Metadata
 
+from services.router.job import Job
 from services.router.running.budget import MOST, RetryBudget
 from services.router.running.calls import Trouble
 from services.router.running.failover import Failover, Failure, can_move
-from services.router.running.job import Job
 from services.router.running.quarantine import Quarantine
 from triptych.errors import (
     ContextLengthError,
@@ -153,10 +153,29 @@ def test_content_is_what_is_asked_not_who_asks() -> None:
 
 
 def test_the_rest_of_a_job_keeps_its_bounds() -> None:
-    rest = job(1, 2, 3).resumed([4, 5])
+    rest = job(1, 2, 3).resumed([4, 5], 1)
     assert (list(rest.prompt.token_ids), rest.prompt.generated) == ([1, 2, 3, 4, 5], 2)
     assert (rest.prompt_tokens, rest.most_tokens) == (5, 8)
-    assert job().resumed([]).prompt.generated == 0
+    assert job().resumed([], 1).prompt.generated == 0
+
+
+def test_each_attempt_has_a_name_and_only_a_longer_prompt_has_new_hashes() -> None:
+    one, info = job(*range(9), cache_scope="5" * 64), WorkerInfo(layout=KvLayout(block_size=4))
+    again = one.resumed([], 1)
+    assert [one.resumed([], 0).request_id, again.request_id, one.resumed([1], 2).request_id] == ["r", "r.1", "r.2"]
+    assert again.hashes(info) is one.hashes(info) is not one.resumed([1], 1).hashes(info)
+
+
+def test_records_are_forgotten_when_their_time_is_over() -> None:
+    clock = Clock()
+    quarantine = Quarantine(60.0, clock)
+    quarantine.strike(b"old", {"a"})
+    clock.now += 30
+    quarantine.strike(b"new", {"a"})
+    clock.now += 30
+    assert len(quarantine) == 1
+    quarantine.strike(b"old", {"b"})
+    quarantine.check(b"old")
 
 
 def test_hashes_are_computed_once_for_each_layout() -> None:

@@ -58,7 +58,7 @@ class Bench:
         self.ledger, self.view = Ledger(), CacheView(1000)
         self.loads = Loads(self.ledger, self.view)
         self.lost: set[str] = set()
-        self.cluster = Cluster(lambda: workers, "m", "p", lambda info: info.instance_id in self.lost)
+        self.cluster = Cluster(lambda: workers, "m", "c", "p", lambda info: info.instance_id in self.lost)
         self.placement = Placement(self.cluster, self.loads, random.Random(0))
 
     def says(self, address: str, cached: int = 0, **load: int) -> None:
@@ -229,11 +229,18 @@ def test_what_a_router_just_sent_counts_before_the_worker_says_so() -> None:
 
 def test_what_is_missing_is_said() -> None:
     workers = [worker("p", PREFILL), worker("d", DECODE, block_size=8), worker("e", ENCODER)]
-    assert Cluster(lambda: workers, "m", "p").missing() == ["no prefill worker fits a decode worker"]
-    assert len(Cluster(list, "m", "p").missing()) == 3
+    assert Cluster(lambda: workers, "m", "c", "p").missing() == ["no prefill worker fits a decode worker"]
+    assert len(Cluster(list, "m", "c", "p").missing()) == 3
 
 
 def test_workers_of_other_models_are_told_and_not_used() -> None:
     stranger = worker("s", DECODE, model="other")
-    cluster = Cluster(lambda: [stranger], "m", "p")
+    cluster = Cluster(lambda: [stranger], "m", "c", "p")
     assert cluster.others() == [stranger] and cluster.known() == cluster.ready(DECODE) == []
+
+
+def test_workers_of_another_checkpoint_under_the_same_name_get_nothing() -> None:
+    for role in (ENCODER, PREFILL, DECODE):
+        infos = [worker(config, role, config_fingerprint=config) for config in ("c", "other", "")]
+        cluster = Cluster(lambda infos=infos: infos, "m", "c", "p")  # type: ignore[misc]
+        assert cluster.ready(role) == [infos[0], infos[2]] and cluster.known() == infos

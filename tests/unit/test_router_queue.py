@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.router.job import Job
 from services.router.placing.cacheview import CacheView
 from services.router.placing.cluster import Cluster
 from services.router.placing.ledger import Ledger
 from services.router.placing.loads import Loads
-from services.router.running.job import Job
 from services.router.waiting.capacity import Capacity
 from services.router.waiting.pace import Pace
 from services.router.waiting.queue import FairQueue, Ticket
@@ -54,6 +54,25 @@ def test_a_flood_of_one_tenant_does_not_delay_another() -> None:
     late = ticket("late")
     queue.push(late)
     assert late in serve(queue, 2)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50), st.integers(-1, 1)), max_size=30),
+    st.sampled_from(["a", "b", "new"]),
+    st.integers(0, 10),
+)
+def test_what_goes_before_a_request_is_known(before: list[tuple[str, int, int]], tenant: str, served: int) -> None:
+    queue: FairQueue[Ticket] = FairQueue(100)
+    for each, cost, priority in before:
+        queue.push(ticket(each, cost, priority=priority, weight=2.0 if each == "a" else 1.0))
+    serve(queue, min(served, len(queue)))
+    mine = ticket(tenant, weight=2.0 if tenant == "a" else 1.0)
+    ahead = queue.ahead(mine)
+    queue.push(mine)
+    order = serve(queue, len(queue))
+    truth = sum(each.cost for each in order[: order.index(mine)])
+    # Of tenants that are even the one that came first goes first; it is taken to be another one.
+    assert truth <= ahead <= truth + (0 if tenant == "new" else 100)
 
 
 def test_large_requests_count_for_more() -> None:
@@ -117,7 +136,7 @@ def capacity(*workers: WorkerInfo, overcommit: float = 1.0, booked: int = 0, **l
     for info in workers:
         ledger.book(info.instance_id, booked)
         view.apply(info.address, WatchCacheResponse(sequence=1, snapshot=True, load=GetLoadResponse(**load)))
-    return Capacity(Cluster(lambda: workers, "m", "p"), Loads(ledger, view), overcommit)
+    return Capacity(Cluster(lambda: workers, "m", "c", "p"), Loads(ledger, view), overcommit)
 
 
 def test_decode_holds_as_much_as_its_blocks() -> None:
@@ -204,6 +223,21 @@ async def test_a_deadline_ends_the_wait(gate: Gate) -> None:
         await gate.enter(within_s=0.01)
     first.release()
     assert gate.shed == ["deadline"]
+
+
+async def test_a_flood_of_one_tenant_costs_nobody_else_the_deadline(gate: Gate) -> None:
+    for held_s in (9.0, 10.0):
+        gate.turnstile.pace.note(100, held_s, gate.turnstile.now() - 10 + held_s)
+    first = await gate.enter()
+    flood = [asyncio.create_task(gate.enter(1000, within_s=900.0, tenant="flood")) for _ in range(2)]
+    await gate.waiting(2)
+    with pytest.raises(ResourceExhaustedError, match="its turn comes in about 20"):
+        await gate.enter(tenant="flood", within_s=25.0)
+    late = asyncio.create_task(gate.enter(tenant="late", within_s=25.0))
+    await gate.waiting(3)
+    first.release()
+    for task in (*flood[:1], late, *flood[1:]):
+        (await task).release()
 
 
 async def test_what_cannot_make_its_deadline_is_not_started(gate: Gate) -> None:

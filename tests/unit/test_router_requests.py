@@ -15,6 +15,7 @@ from services.router.http.data_url import read_data_url
 from services.router.http.model import MAX_VALUES, parse_body
 from services.router.http.schema import ChatRequest
 from services.router.prompts.messages import MAX_ARGUMENTS, MAX_MESSAGES, check_messages
+from services.router.prompts.prompt import characters, pieces
 from services.router.sampling import resolve_sampling
 from tests.unit.router_tokenizers import DEMO
 from triptych.errors import (
@@ -26,6 +27,7 @@ from triptych.errors import (
 )
 from triptych.v1.encoder_pb2 import EncodeOutcome, EncodeResponse
 from triptych.v1.prefill_pb2 import PrefillResponse
+from triptych.v1.router_pb2 import GenerateRequest, RawPrompt
 from triptych.v1.types_pb2 import ContentPart, ImageRef, ImageSpan, Message, Prompt, SamplingParams, ToolCall
 
 DEFAULTS = AnswerDefaults(context_length=100, max_tokens=50, temperature=0.25)
@@ -203,3 +205,10 @@ def test_what_an_earlier_attempt_computed_is_a_miss() -> None:
         account.encoded(EncodeResponse(embedding_key="a", outcome=outcome))
     usage = account.usage(Prompt())
     assert (usage.embedding_hits, usage.embedding_misses) == (0, 1)
+
+
+def test_a_prompt_is_as_long_as_its_texts_or_its_tokens_and_has_as_many_pieces_as_the_template_sees() -> None:
+    raw = GenerateRequest(prompt=RawPrompt(token_ids=[0] * 9))
+    empty = Message(role="user", content=[ContentPart(text="")] * 3)
+    talk = GenerateRequest(messages=[empty, Message(role="assistant", tool_calls=[ToolCall(name="f")])])
+    assert [(characters(each), pieces(each)) for each in (raw, talk)] == [(9, 0), (1, 6)]

@@ -36,4 +36,5 @@ async def test_a_dead_worker_is_one_line_until_it_has_been_back(
         await subscribed.follow([WorkerInfo(address="a:1")])
         await over.wait()
     await subscribed.close()
-    assert len(caplog.records) == 2
+    told = "worker a:1: it is silent for 5 s and gets no new work"
+    assert [record.getMessage() for record in caplog.records] == [told] * 2

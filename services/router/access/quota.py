@@ -53,7 +53,7 @@ class Bucket:
 
 
 class Meter:
-    """What one tenant uses now. Each `can` check raises QuotaExceededError; what it allows is then taken."""
+    """What one tenant uses now. `begin` and `take` raise QuotaExceededError, and have then taken nothing."""
 
     def __init__(self, limits: Limits, clock: Clock) -> None:
         self._clock = clock

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from services.router.answers.answer import AnswerText
 from services.router.answers.reader import Reader, Said
 from services.router.figures.account import Account
-from services.router.running.job import Job
+from services.router.job import Job
 from services.router.running.pipeline import Run
 from triptych.v1.router_pb2 import GenerateDelta, GenerateFinished
 from triptych.v1.types_pb2 import FinishReason, GeneratedToken, Usage

@@ -36,7 +36,8 @@ class Metrics:
         self._rescued = Counter("triptych_router_failovers", text, registry=self.registry)
         text = "Tokens of prompts that were sent to prefill workers because these had announced them as cached"
         self._matched = Counter("triptych_router_matched_tokens", text, registry=self.registry)
-        self._shed = self._counter("shed", "Requests turned away by the queue", "reason")
+        text = "Requests turned away by the queue, and connections beyond their bound"
+        self._shed = self._counter("shed", text, "reason")
         self._running = Gauge("triptych_router_running_requests", "Answers in the making", registry=self.registry)
         self._usages = UsageMetrics(self.registry)
         self.between_tokens = self._usages.between_tokens
@@ -63,11 +64,8 @@ class Metrics:
     def refused(self, error: TriptychError) -> None:
         """Count a request that was refused before it became an answer in the making; harmless when it was counted."""
         if error not in self._counted:
-            self._count(error)
-
-    def _count(self, error: TriptychError) -> None:
-        self._counted.add(error)
-        self._requests.labels(error.reason).inc()
+            self._counted.add(error)
+            self._requests.labels(error.reason).inc()
 
     def retried(self, reason: str) -> None:
         """A request goes on at other workers."""
@@ -87,7 +85,7 @@ class Metrics:
         self._gave_up.labels(reason).inc()
 
     def shed(self, reason: str) -> None:
-        """A request was turned away by the queue."""
+        """A request was turned away by the queue, or a connection before it could make one."""
         self._shed.labels(reason).inc()
 
     def queue(self, turnstile: Turnstile) -> None:

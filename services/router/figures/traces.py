@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.router.running.job import Job
+from services.router.job import Job
 from triptych.v1.router_pb2 import GenerateFinished, GenerateRequest
 from triptych.v1.types_pb2 import DivergenceKind, FinishReason
 

@@ -11,7 +11,7 @@ from common.identity.blocks import KeyedSpan
 from common.store.images import StoredImage
 from services.router.history.divergence import first_divergence
 from services.router.history.turns import STRIDE, Part, Said, Turn, Turns, beginnings_of
-from services.router.running.job import Job
+from services.router.job import Job
 from triptych.digests import digest, file_digest
 from triptych.v1.router_pb2 import Explanation, GenerateRequest
 from triptych.v1.types_pb2 import ContentPart, Usage

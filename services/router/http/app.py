@@ -62,10 +62,6 @@ class Pages:
         """Prometheus text format."""
         return Response(self._metrics.render(), headers={"content-type": CONTENT_TYPE_LATEST})
 
-    def refused(self, error: TriptychError) -> None:
-        """A request failed in the HTTP interface."""
-        self._metrics.refused(error)
-
     def _model(self) -> dict[str, Any]:
         return {
             "id": self._card.name,
@@ -78,8 +74,19 @@ class Pages:
         }
 
 
-def build_app(chat: Chat, text: Text, pages: Pages, known: KnownImages, access: Access, timeout_s: float) -> Starlette:
-    """The application; every error leaves in OpenAI's form, and `timeout_s` bounds every request."""
+def build_app(
+    chat: Chat,
+    text: Text,
+    pages: Pages,
+    known: KnownImages,
+    access: Access,
+    refused: Callable[[TriptychError], None],
+    timeout_s: float,
+) -> Starlette:
+    """The application; every error leaves in OpenAI's form and is told to `refused`.
+
+    Requests have `timeout_s` for their work; their clients may take longer to read the rest of an answer.
+    """
     routes = [
         Route("/v1/chat/completions", chat.complete, methods=["POST"]),
         Route("/v1/completions", text.complete, methods=["POST"]),
@@ -98,5 +105,5 @@ def build_app(chat: Chat, text: Text, pages: Pages, known: KnownImages, access: 
     guard = Middleware(Authentication, access=access, timeout_s=timeout_s)
     middleware = [Middleware(TraceContext), Middleware(RequestIds), guard]
     app = Starlette(routes=routes, exception_handlers=handlers, middleware=middleware)
-    app.state.refused = pages.refused
+    app.state.refused = refused
     return app

@@ -16,6 +16,8 @@ from triptych.errors import TriptychError
 # Probes and scrapers have no key, and the console asks its user for one.
 OPEN_PATHS = ("/", "/healthz", "/readyz", "/metrics")
 OPEN_PREFIXES = ("/console/",)
+# Requests of the quota, besides everything that is posted.
+COUNTED_PATHS = ("/v1/images",)
 
 
 class Authentication:
@@ -41,7 +43,7 @@ class Authentication:
 
     def _admit(self, scope: Scope) -> Caller:
         caller = self._access.caller(Headers(scope=scope).get("authorization"), self._timeout_s)
-        if scope["method"] == "POST":
+        if scope["method"] == "POST" or scope["path"] in COUNTED_PATHS:
             caller.allowance.begin()
         return caller
 

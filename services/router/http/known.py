@@ -21,7 +21,6 @@ class KnownImages:
     async def list(self, request: Request) -> Response:
         """One page, the latest used first; query parameters `limit`, `after` and `cache_salt`."""
         caller, query = caller_of(request), request.query_params
-        caller.allowance.begin()
         limit = query.get("limit", "100")
         if not (limit.isascii() and limit.isdecimal() and len(limit) < 7):
             raise InvalidArgumentError("limit is a number", param="limit")

@@ -11,6 +11,7 @@ from services.router.http.formats import Format
 from services.router.http.model import Count, Model
 from services.router.http.tool_schema import CallSpec, NamedTool, ToolSpec
 from services.router.prompts.messages import MAX_MESSAGES
+from services.router.waiting.queue import MOST_PRIORITY
 
 
 class TextPart(Model):
@@ -93,7 +94,7 @@ class AnswerRequest(Model):
     session_id: str | None = None
     context_policy: str | None = None
     prompt_map: bool | None = None
-    priority: Annotated[int, Field(ge=-8, le=8)] | None = None
+    priority: Annotated[int, Field(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] | None = None
 
     @property
     def include_usage(self) -> bool:

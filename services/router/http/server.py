@@ -15,7 +15,7 @@ from starlette.applications import Starlette
 
 from common.rpc.address import host_port, listen
 from common.rpc.tls import ServerTls, check_identity
-from services.router.http.headers import in_time
+from services.router.http.connections import ConnectionLimits, limited
 from triptych.errors import ConfigError
 from triptych.tls import read_pem
 
@@ -24,9 +24,9 @@ LAST_WORDS_S = 2.0
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, headers_timeout_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, limits: ConnectionLimits) -> None:
         config.load()
-        config.http_protocol_class = in_time(config.http_protocol_class, headers_timeout_s)
+        config.http_protocol_class = limited(config.http_protocol_class, limits)
         super().__init__(config)
         self.tried = asyncio.Event()
 
@@ -63,11 +63,13 @@ class HttpServer:
         host: str,
         port: int,
         grace_s: float,
-        headers_timeout_s: float,
+        limits: ConnectionLimits,
         tls: ServerTls | None = None,
     ) -> None:
         config = uvicorn.Config(
             app,
+            # An upgrade would take its connection out of the limits.
+            ws="none",
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -77,7 +79,7 @@ class HttpServer:
             timeout_graceful_shutdown=math.ceil(grace_s),
             **_tls_options(tls),
         )
-        self._server = _Server(config, headers_timeout_s)
+        self._server = _Server(config, limits)
         self._address = (host, port)
         self._task: asyncio.Task[None] | None = None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 from triptych.digests import check_digest
 from triptych.errors import InvalidArgumentError
@@ -18,11 +18,8 @@ async def read_header(pieces: AsyncIterator[PutImageRequest]) -> PutImageHeader:
     return first.header
 
 
-async def read_body(
-    pieces: AsyncIterator[PutImageRequest], size_bytes: int, check_size: Callable[[int], None]
-) -> bytes:
-    """Exactly `size_bytes` of content. The announced size is checked first, and never exceeded in memory."""
-    check_size(size_bytes)
+async def read_body(pieces: AsyncIterator[PutImageRequest], size_bytes: int) -> bytes:
+    """Exactly `size_bytes` of content, and hardly more than that in memory; InvalidArgumentError for another size."""
     body = bytearray()
     async for piece in pieces:
         if not piece.HasField("chunk"):

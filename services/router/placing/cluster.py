@@ -17,18 +17,21 @@ REVISION_DIGITS = 12
 class Cluster:
     """A view of the registry for one model; asks `workers` afresh each time, holds nothing. `lost` ones do not count.
 
-    Encoders whose image processor differs from ours are left out: their embeddings would have other lengths than the
-    placeholders in our prompts.
+    Left out are workers whose config.json has another fingerprint than ours (`config`; old versions tell none), which
+    serve something else under the same name, and encoders with another image processor (`preprocessing`): their
+    embeddings would have other lengths than the placeholders in our prompts.
     """
 
     def __init__(
         self,
         workers: Callable[[], Sequence[WorkerInfo]],
         model: str,
+        config: str,
         preprocessing: str,
         lost: Callable[[WorkerInfo], bool] = lambda info: False,
     ) -> None:
-        self._workers, self._model, self._preprocessing, self._lost = workers, model, preprocessing, lost
+        self._workers, self._model, self._lost = workers, model, lost
+        self._config, self._preprocessing = config, preprocessing
 
     def known(self) -> list[WorkerInfo]:
         """All workers of the model, whether they take work or not."""
@@ -70,7 +73,8 @@ class Cluster:
     def _usable(self, info: WorkerInfo) -> bool:
         encoder = info.role == WorkerRole.WORKER_ROLE_ENCODER
         fits = not encoder or info.preprocessing_fingerprint == self._preprocessing
-        return fits and info.model == self._model and not info.draining and not self._lost(info)
+        ours = info.model == self._model and info.config_fingerprint in ("", self._config)
+        return fits and ours and not info.draining and not self._lost(info)
 
     def _paired(self) -> bool:
         decodes = self.ready(WorkerRole.WORKER_ROLE_DECODE)

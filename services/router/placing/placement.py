@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from services.router.placing.cluster import Cluster, fit
@@ -122,9 +122,7 @@ class Placement:
         longer = {info.address: cached for info in fitting if (cached := work.cached(info, self._loads)) > known}
         return tuple(sorted(longer, key=lambda address: (-longer[address], address)))[:MAX_PEERS]
 
-    def _ready(
-        self, role: WorkerRole.ValueType, *filters: Filter | Callable[[Workers], list[WorkerInfo]]
-    ) -> list[WorkerInfo]:
+    def _ready(self, role: WorkerRole.ValueType, *filters: Filter) -> list[WorkerInfo]:
         workers = self._cluster.ready(role)
         if not workers:
             raise UnavailableError(self._cluster.lacks(role), retry_after_s=1.0)

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import grpc
 
+from common.rpc.cancelling import is_cancelled
 from common.rpc.channels import Channels
 from common.store.client import end_task
 from services.router.placing.cacheview import CacheView
-from services.router.running.calls import is_cancelled
 from triptych.v1.worker_pb2 import WatchCacheRequest, WorkerInfo
 from triptych.v1.worker_pb2_grpc import WorkerServiceStub
 
@@ -61,11 +61,10 @@ class Watches:
                     # It works without, only less well.
                     self._alive.add(address)
                     return
-                self._tell(address, logging.INFO, f"the subscription to a worker has ended: {error.code().name}")
+                self._tell(address, logging.INFO, f"its subscription has ended: {error.code().name}")
             except TimeoutError:
-                self._tell(address, logging.WARNING, f"a worker is silent for {SILENCE_S:.0f} s and gets no new work")
+                self._tell(address, logging.WARNING, f"it is silent for {SILENCE_S:.0f} s and gets no new work")
             except asyncio.CancelledError:
-                # Also what grpc.aio raises when the worker ends the call itself.
                 if is_cancelled():
                     raise
             self._forget(address)
@@ -87,7 +86,7 @@ class Watches:
     def _tell(self, address: str, level: int, sentence: str) -> None:
         """Log that a worker is lost, once until it has been back."""
         if address in self._alive or address not in self._told:
-            log.log(level, sentence)
+            log.log(level, "worker %s: %s", address, sentence)
         self._told.add(address)
 
     def _forget(self, address: str) -> None:

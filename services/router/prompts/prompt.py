@@ -28,12 +28,17 @@ def prompt_named(request: GenerateRequest) -> AbstractContextManager[None]:
 
 
 def characters(request: GenerateRequest) -> int:
-    """Length of all text that has to be tokenized."""
+    """Length of all text that has to be tokenized, or number of the tokens that are given."""
     if request.HasField("prompt"):
-        return len(request.prompt.text)
+        return len(request.prompt.text) + len(request.prompt.token_ids)
     texts = sum(len(part.text) for message in request.messages for part in message.content)
     calls = sum(len(call.name) + len(call.arguments) for message in request.messages for call in message.tool_calls)
     return texts + calls + sum(len(tool.description) + len(tool.parameters) for tool in offered(request))
+
+
+def pieces(request: GenerateRequest) -> int:
+    """Messages of the conversation, and the parts and calls in them."""
+    return sum(1 + len(message.content) + len(message.tool_calls) for message in request.messages)
 
 
 def token_ids(request: GenerateRequest, renderer: Renderer, tokenizer: Tokenizer, scope: str) -> list[int]:

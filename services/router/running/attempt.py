@@ -9,16 +9,17 @@ from typing import Any
 
 import grpc
 
+from common.rpc.cancelling import is_cancelled
 from common.rpc.channels import Channels
 from common.rpc.instance import instance_metadata
 from common.tracing import begin, inside, outgoing
 from services.router.figures.account import Account
+from services.router.job import Job
 from services.router.placing.ledger import Ledger
 from services.router.placing.placement import Route
-from services.router.running.calls import Trouble, is_cancelled
+from services.router.running.calls import Trouble
 from services.router.running.encoding import Encoding
 from services.router.running.failover import Failure
-from services.router.running.job import Job
 from services.router.running.prefill_call import call_prefill
 from triptych.errors import InternalError, TriptychError, UnavailableError
 from triptych.v1.decode_pb2 import DecodeRequest, DecodeResponse
@@ -99,8 +100,8 @@ class Attempt:
         return event  # type: ignore[no-any-return]
 
     async def settle(self) -> None:
-        """After the last token wanted: wait a moment for prefill's account, which is on its way."""
-        if self._stages:
+        """After the last token wanted: wait a moment for prefill's account, which is on its way if it was called."""
+        if self._stages and self._early is None:
             await asyncio.wait(self._stages, timeout=SETTLE_S)
 
     async def close(self) -> None:

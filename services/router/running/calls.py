@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 import grpc
 
+from common.rpc.cancelling import is_cancelled
 from triptych.errors import DeadlineExceededError, TriptychError, UnavailableError
 from triptych.status import DETAILS_KEY, from_rpc_error
 from triptych.v1.worker_pb2 import WorkerInfo
@@ -18,7 +19,9 @@ UNREACHED = "failed to connect"
 
 
 class Trouble:
-    """What the calls of one attempt met: the stage that failed first, and workers whose connection broke."""
+    """What the calls of one attempt met: the stage that failed first, workers whose calls failed (`suspects`), and of
+    these the ones whose connection broke (`lost`).
+    """
 
     def __init__(self) -> None:
         self.stage = ""
@@ -34,7 +37,6 @@ class Trouble:
             self._note(stage, info, broke(error))
             raise _mapped(error, stage) from error
         except asyncio.CancelledError as error:
-            # Also what grpc.aio raises when it was the peer that cancelled a stream.
             if is_cancelled():
                 raise
             self._note(stage, info, lost=False)
@@ -45,12 +47,6 @@ class Trouble:
         self.suspects.add(info.instance_id)
         if lost:
             self.lost.add(info.instance_id)
-
-
-def is_cancelled() -> bool:
-    """Whether somebody wants the running task to end."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
 
 
 def broke(error: grpc.aio.AioRpcError) -> bool:

@@ -11,11 +11,11 @@ from common.rpc.channels import Channels
 from common.rpc.instance import instance_metadata
 from common.tracing import outgoing, span
 from services.router.figures.account import Account
+from services.router.job import Job
 from services.router.placing.filters import Avoid
 from services.router.placing.ledger import Booking, Ledger
 from services.router.placing.placement import Placement
 from services.router.running.calls import Trouble
-from services.router.running.job import Job
 from services.router.running.pixels import Pixels
 from triptych.errors import ImagesNotFoundError, InternalError
 from triptych.v1.encoder_pb2 import EncodeImage, EncodeRequest, EncodeResponse

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from services.router.job import Job
 from services.router.running.budget import RetryBudget
-from services.router.running.job import Job
 from services.router.running.quarantine import Quarantine
 from triptych.errors import (
     FailedPreconditionError,

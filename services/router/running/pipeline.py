@@ -6,13 +6,13 @@ from common.rpc.channels import Channels
 from common.tracing import fail, span
 from services.router.figures.account import Account
 from services.router.figures.metrics import Metrics
+from services.router.job import Job
 from services.router.placing.ledger import Ledger
 from services.router.placing.placement import Placement
 from services.router.running.attempt import Attempt
 from services.router.running.calls import Trouble
 from services.router.running.encoding import Encoding
 from services.router.running.failover import Failover, can_move
-from services.router.running.job import Job
 from services.router.running.pixels import Pixels
 from services.router.waiting.turnstile import Slot, Turnstile
 from triptych.errors import DeadlineExceededError, TriptychError
@@ -66,7 +66,7 @@ class Run:
         if self._slot is None:
             self._slot = await self._pipeline.enter(self._job)
         while self._attempt is None:
-            job = self._job.resumed(self._emitted)
+            job = self._job.resumed(self._emitted, self._attempts)
             self._attempt = attempt = self._pipeline.attempt(job, self._account, self._avoid)
             self._attempts += 1
             try:
@@ -85,12 +85,15 @@ class Run:
                 await self._move(error)
                 continue
             self._emitted += [token.token_id for token in event.tokens.tokens]
-            if event.HasField("finished"):
-                self._finished()
             return event
 
     async def settle(self) -> None:
-        """After the last token wanted: complete the account."""
+        """After the last token wanted, which need not be the last there is: the request is answered, and its account
+        is completed.
+        """
+        self._pipeline.failover.finished(self._job)
+        if self._attempts > 1:
+            self._pipeline.metrics.rescued()
         if self._attempt is not None:
             await self._attempt.settle()
 
@@ -106,11 +109,6 @@ class Run:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             await attempt.close()
-
-    def _finished(self) -> None:
-        self._pipeline.failover.finished(self._job)
-        if self._attempts > 1:
-            self._pipeline.metrics.rescued()
 
     async def _move(self, error: TriptychError) -> None:
         attempt = self._attempt

@@ -7,10 +7,12 @@ from typing import Any
 
 import grpc
 
+from triptych.v1 import prefill_pb2
 from triptych.v1.prefill_pb2 import ImageReady, PrefillBegin, PrefillRequest, PrefillResponse
 from triptych.v1.prefill_pb2_grpc import PrefillServiceStub
 
-_METHOD = "/triptych.v1.PrefillService/Prefill"
+_SERVICE = prefill_pb2.DESCRIPTOR.services_by_name["PrefillService"]
+_METHOD = f"/{_SERVICE.full_name}/{_SERVICE.methods_by_name['Prefill'].name}"
 
 
 def call_prefill(

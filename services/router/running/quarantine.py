@@ -14,7 +14,7 @@ MOST = 1024
 
 @dataclass
 class _Record:
-    expires: float
+    expires: float = 0.0
     killed: set[str] = field(default_factory=set)
 
 
@@ -30,16 +30,17 @@ class Quarantine:
         self._records: OrderedDict[bytes, _Record] = OrderedDict()
 
     def __len__(self) -> int:
+        self._expire()
         return len(self._records)
 
     def strike(self, content: bytes, killed: Collection[str]) -> None:
         """Workers (instance ids) were lost while they had the request."""
         if not killed:
             return
-        record = self._current(content) or _Record(0.0)
+        self._expire()
+        record = self._records.setdefault(content, _Record())
         record.killed |= set(killed)
         record.expires = self._clock() + self._ttl_s
-        self._records[content] = record
         self._records.move_to_end(content)
         while len(self._records) > MOST:
             self._records.popitem(last=False)
@@ -50,7 +51,8 @@ class Quarantine:
 
     def check(self, content: bytes) -> None:
         """QuarantinedError when it must not be tried."""
-        record = self._current(content)
+        self._expire()
+        record = self._records.get(content)
         if record is not None and len(record.killed) >= STRIKES:
             wait = record.expires - self._clock()
             raise QuarantinedError(
@@ -58,9 +60,7 @@ class Quarantine:
                 retry_after_s=wait,
             )
 
-    def _current(self, content: bytes) -> _Record | None:
-        record = self._records.get(content)
-        if record is not None and record.expires <= self._clock():
-            del self._records[content]
-            return None
-        return record
+    def _expire(self) -> None:
+        """The records are in the order in which they expire."""
+        while self._records and next(iter(self._records.values())).expires <= self._clock():
+            self._records.popitem(last=False)

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+MOST_PRIORITY = 8
+
 
 @dataclass(eq=False)
 class Ticket:
     """A request that waits. `cost` is in tokens of KV, `deadline` in seconds on the clock of the event loop.
 
-    Among requests of one tenant a higher `priority` goes first; tenants share by `weight`, whatever their priorities.
+    Among requests of one tenant a higher `priority` goes first, from `-MOST_PRIORITY` to `MOST_PRIORITY`; tenants share
+    by `weight`, whatever their priorities.
     """
 
     tenant: str
@@ -29,6 +32,16 @@ class _Lane(Generic[T]):
     tickets: list[T] = field(default_factory=list)
     # Virtual time at which what the tenant got so far is worth its share.
     served: float = 0.0
+
+    def cost_until(self, time: float) -> int:
+        """Cost of those who go before a ticket of another lane that goes at this virtual time."""
+        cost, served = 0, self.served
+        for ticket in self.tickets:
+            if served > time:
+                break
+            cost += ticket.cost
+            served += ticket.cost / ticket.weight
+        return cost
 
 
 class FairQueue(Generic[T]):
@@ -74,10 +87,13 @@ class FairQueue(Generic[T]):
         lane.served += ticket.cost / ticket.weight
         self.remove(ticket)
 
-    def charge(self, ticket: T) -> None:
-        """A ticket went without waiting; it counts all the same."""
-        self._lane(ticket.tenant).served += ticket.cost / ticket.weight
-        self._tidy()
+    def ahead(self, ticket: Ticket) -> int:
+        """Cost of those who would go before `ticket` if nobody came after it."""
+        lane = self._lanes.get(ticket.tenant, _Lane(served=self._now))
+        earlier = [other for other in lane.tickets if other.priority >= ticket.priority]
+        begins = max(lane.served, self._now) + sum(other.cost / other.weight for other in earlier)
+        others = (each for tenant, each in self._lanes.items() if tenant != ticket.tenant)
+        return sum(other.cost for other in earlier) + sum(each.cost_until(begins) for each in others)
 
     def remove(self, ticket: T) -> None:
         """Forget a ticket; harmless when it is not here."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from services.router.running.job import Job
+from services.router.job import Job
 from services.router.waiting.capacity import Capacity
 from services.router.waiting.pace import Pace
 from services.router.waiting.queue import FairQueue, Ticket
@@ -65,7 +65,6 @@ class Turnstile:
         """Wait for a place. ResourceExhaustedError says when to come back, DeadlineExceededError: too late."""
         waiting = _Waiting(job.tenant, job.most_tokens, job.deadline, job.priority, job.weight)
         if len(self.queue) == 0 and self._fits(waiting):
-            self.queue.charge(waiting)
             return self._take(waiting)
         self._check_wait(waiting)
         if (loser := self.queue.push(waiting)) is not None:
@@ -129,16 +128,15 @@ class Turnstile:
         return self._capacity.fits(waiting.cost, self.taken, self.running)
 
     def _check_wait(self, waiting: _Waiting) -> None:
-        wait = self.pace.wait_s(self.queue.cost, self.now())
+        ahead = self.queue.ahead(waiting)
+        wait = self.pace.wait_s(ahead, self.now())
         left = waiting.deadline - self.now()
         if wait + self.pace.service_s(waiting.cost) > left:
             self._shed("deadline")
-            message = f"the queue is about {wait:.1f} s long, and the request must be finished in {left:.1f} s"
-            raise ResourceExhaustedError(message, retry_after_s=self._retry_s())
+            message = f"its turn comes in about {wait:.1f} s, and the request must be finished in {left:.1f} s"
+            raise ResourceExhaustedError(message, retry_after_s=self.pace.retry_s(ahead, self.now()))
 
     def _turn_away(self, waiting: _Waiting, reason: str, message: str) -> None:
         self._shed(reason)
-        waiting.refuse(ResourceExhaustedError(message, retry_after_s=self._retry_s()))
-
-    def _retry_s(self) -> float:
-        return self.pace.retry_s(self.queue.cost, self.now())
+        retry_s = self.pace.retry_s(self.queue.cost, self.now())
+        waiting.refuse(ResourceExhaustedError(message, retry_after_s=retry_s))

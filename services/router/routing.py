@@ -42,8 +42,8 @@ class Routing:
         self._directory, self.info = directory, parts.info
         self.view = CacheView(settings.cached_blocks)
         self.watches = Watches(channels, self.view)
-        preprocessing = parts.family.preprocessing_fingerprint
-        self.cluster = Cluster(directory.workers, parts.card.name, preprocessing, self.watches.lost)
+        config, preprocessing = parts.info.config_fingerprint, parts.info.preprocessing_fingerprint
+        self.cluster = Cluster(directory.workers, parts.card.name, config, preprocessing, self.watches.lost)
         self.loads = Loads(ledger, self.view)
         self.placement = Placement(self.cluster, self.loads, random.Random())
         capacity = Capacity(self.cluster, self.loads, settings.overcommit)

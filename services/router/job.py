@@ -23,9 +23,9 @@ Hashes = dict[tuple[str, bytes], tuple[bytes, ...]]
 class Job:
     """`images` are the distinct pictures, `encoders` the replicas whose embeddings have the keys in `prompt`.
 
-    `names` gives for each image id what the client called the picture, `pictures` what is known under that name.
-    `deadline` is on the event loop's clock, in seconds. `tenant`, `weight` and `priority` decide its place in the
-    queue.
+    `request_id` is what workers know it by. `names` gives for each image id what the client called the picture,
+    `pictures` what is known under that name. `deadline` is on the event loop's clock, in seconds. `tenant`, `weight`
+    and `priority` decide its place in the queue.
     """
 
     request_id: str
@@ -81,10 +81,17 @@ class Job:
             self._hashes[key] = tuple(chain.hashes)
         return self._hashes[key]
 
-    def resumed(self, emitted: Sequence[int]) -> Job:
-        """The rest of the job once the client has `emitted`: they become part of the prompt, marked as generated."""
-        if not emitted:
+    def resumed(self, emitted: Sequence[int], attempt: int) -> Job:
+        """The rest of the job once the client has `emitted`: they become part of the prompt, marked as generated.
+
+        Each but the first `attempt`, 0, has a name of its own: its leases must not end when those of an earlier one do.
+        """
+        if not attempt:
             return self
+        again = replace(self, request_id=f"{self.request_id}.{attempt}")
+        return again._behind(emitted) if emitted else again
+
+    def _behind(self, emitted: Sequence[int]) -> Job:
         prompt = Prompt()
         prompt.CopyFrom(self.prompt)
         prompt.token_ids.extend(emitted)

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from services.router.figures.metrics import Metrics
 from services.router.placing.ledger import Ledger
-from services.router.placing.routing import Routing
+from services.router.routing import Routing
 from triptych.errors import UnavailableError
 from triptych.v1.router_pb2 import QueueStatus, WatchClusterResponse, WorkerStatus
 from triptych.v1.worker_pb2 import WorkerInfo
