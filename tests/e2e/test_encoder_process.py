@@ -163,6 +163,7 @@ async def test_the_registry_says_what_it_is(encoder: Encoder, redis: Redis, towe
 async def test_a_killed_replica_is_replaced(
     encoder: Encoder, channel: grpc.aio.Channel, redis: Redis, tower: Tower
 ) -> None:
+    """K06: the call comes at once and waits for the next one."""
     one = await upload(redis, tower, noise(90, 70, seed=next(SEEDS)))
     for replica in encoder.replicas():
         replica.kill()
@@ -292,6 +293,7 @@ def test_a_directory_without_a_model_stops_at_once_with_a_sentence(
 def test_it_waits_for_redis_and_can_be_stopped_meanwhile(
     start: list[Encoder], directory: Path, checkpoint: Path
 ) -> None:
+    """L17."""
     start.append(Encoder(checkpoint, f"redis://127.0.0.1:{free_port()}/0", directory / "3"))
     start[0].wait_for("waiting for Redis")
     assert start[0].stop() == 0

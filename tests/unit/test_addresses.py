@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from common.metrics.page import MeteredSettings
 from common.rpc.address import host_port, is_every_interface, listen
+from common.settings import RegisteredSettings
 from services.prefill.settings import PrefillSettings
 from services.router.settings import RouterSettings
 from triptych.errors import ConfigError
@@ -24,7 +24,7 @@ from triptych.errors import ConfigError
     ],
 )
 def test_a_worker_registers_an_address_that_others_can_use(fields: dict[str, Any], address: str) -> None:
-    assert MeteredSettings(model="m", **fields).address(7) == address
+    assert RegisteredSettings(model="m", **fields).address(7) == address
 
 
 @pytest.mark.parametrize("flags", [("--host", "0.0.0.0"), ("--host", "[::]"), ("--advertise", "0.0.0.0")])

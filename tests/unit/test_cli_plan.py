@@ -52,6 +52,11 @@ def test_a_given_redis_replaces_the_embedded_one(model: Path) -> None:
     assert "valkey" not in parts and flag(parts["router"], "--redis-url") == "redis://there:1/0"
 
 
+def test_what_ray_writes_goes_with_the_cluster(model: Path) -> None:
+    """A killed encoder removes nothing."""
+    assert flag(plan(ClusterOptions(model))["encoder"], "--ray-directory") == "/data"
+
+
 def test_encoder_replicas_are_one_process(model: Path) -> None:
     assert flag(plan(ClusterOptions(model, encoders=3))["encoder"], "--replicas") == "3"
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -17,10 +18,12 @@ from typer.testing import CliRunner
 from tests.certificates import HOST, Identity, issue
 from tests.unit.sdk_router import FakeRouter, serve_router
 from triptych.cli.app import app
+from triptych.doctor import Site, examine
 from triptych.doctor.certificate import shake_hands
 from triptych.doctor.pages import read_ready
 from triptych.errors import ConfigError, UnauthenticatedError
 from triptych.tls import Tls
+from triptych.v1 import router_pb2 as pb
 
 runner = CliRunner()
 
@@ -74,8 +77,14 @@ def test_files_that_are_no_certificates_are_refused(tmp_path: Path) -> None:
         shake_hands(f"{HOST}:1", Tls(tmp_path / "missing"))
 
 
-def test_a_port_without_http_is_told(silent: str) -> None:
-    assert "refused" in str(read_ready(silent, None))
+@pytest.mark.parametrize("form", ["{}", "http://{}/v1", "https://{}"])
+def test_a_port_without_http_is_told(silent: str, form: str) -> None:
+    assert "refused" in str(read_ready(form.format(silent), None))
+
+
+@pytest.mark.parametrize("address", ["localhost:abc", "http://[::1", "https://localhost:abc"])
+def test_what_is_no_address_is_told(address: str) -> None:
+    assert isinstance(read_ready(address, None), str)
 
 
 def test_a_wrong_server_is_told() -> None:
@@ -86,6 +95,20 @@ def test_a_wrong_server_is_told() -> None:
 def test_without_a_router_the_status_is_2(silent: str) -> None:
     result = runner.invoke(app, ["doctor", "--address", silent, "--http", silent])
     assert result.exit_code == 2 and "does the router run" in result.stdout
+
+
+class Unwatchable(FakeRouter):
+    """It answers, but is gone when it should show its cluster."""
+
+    def WatchCluster(self, request: pb.WatchClusterRequest, context: Any) -> Any:
+        return context.abort(grpc.StatusCode.INTERNAL, "no streams here")
+
+
+def test_a_cluster_that_cannot_be_watched_is_one_finding_among_others(silent: str) -> None:
+    with serve_router(Unwatchable()) as address:
+        found = list(examine(Site(address, silent)))
+    assert {finding.check for finding in found} == {"ready", "reach", "redis", "picture"}
+    assert any("no streams here" in finding.text for finding in found)
 
 
 def test_a_missing_key_is_asked_for(silent: str) -> None:

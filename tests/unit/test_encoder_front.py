@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from services.encoder.deployment import as_value, deployment_options
+from services.encoder.deployment import EncoderDeployment, as_value, deployment_options
 from services.encoder.load import Load
 from services.encoder.servicer import EncoderServicer, to_tasks
 from services.encoder.settings import EncoderSettings
@@ -167,6 +167,24 @@ async def test_an_unexpected_error_keeps_its_details_in_the_log(caplog: pytest.L
 
 def settings(*flags: str) -> EncoderSettings:
     return EncoderSettings.load(["--model", "somewhere", *flags])
+
+
+async def unheard(_: object) -> None:
+    """A front that is told nothing."""
+
+
+async def test_a_replica_without_a_tower_says_why_once_and_is_then_found_ill() -> None:
+    replica = EncoderDeployment(settings().for_replica(), unheard)
+    await replica.check_health()
+    said = await replica.describe()
+    assert isinstance(said, Failure) and "somewhere" in said.message
+    with pytest.raises(type(said.error())):
+        await replica.check_health()
+
+
+async def test_a_replica_without_a_tower_sends_its_pictures_elsewhere() -> None:
+    answer = await EncoderDeployment(settings().for_replica(), unheard).ensure(task(), ())
+    assert isinstance(answer, Failure) and isinstance(answer.error(), UnavailableError)
 
 
 def test_a_fixed_number_of_replicas_needs_no_autoscaling() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -38,7 +39,7 @@ def ray() -> Iterator[SlowRay]:
 def test_a_start_that_took_too_long_is_repeated(ray: SlowRay) -> None:
     ray.late = STARTS - 1
     offspring = Offspring()
-    repeat_if_late(ray.start, lambda: end(offspring.living()))
+    repeat_if_late(ray.start, lambda: end(offspring.living()), threading.Event())
     assert ray.starts == STARTS and None not in [process.poll() for process in ray.left]
 
 
@@ -46,8 +47,16 @@ def test_a_start_that_took_too_long_is_repeated(ray: SlowRay) -> None:
 def test_it_is_not_repeated_for_ever_nor_for_another_reason(ray: SlowRay, sentence: str, starts: int) -> None:
     ray.late, ray.sentence = STARTS, sentence
     with pytest.raises(InternalError, match=sentence):
-        repeat_if_late(ray.start, lambda: None)
+        repeat_if_late(ray.start, lambda: None, threading.Event())
     assert ray.starts == starts
+
+
+def test_it_is_not_repeated_when_nobody_waits_for_it_any_more(ray: SlowRay) -> None:
+    ray.late, stopping = STARTS, threading.Event()
+    stopping.set()
+    with pytest.raises(InternalError, match=TOO_LATE):
+        repeat_if_late(ray.start, lambda: None, stopping)
+    assert ray.starts == 1
 
 
 def test_older_processes_are_nobodys_offspring() -> None:

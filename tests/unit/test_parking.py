@@ -20,7 +20,7 @@ def test_what_was_parked_comes_back_behind_what_is_cached(found: int) -> None:
     parking.park(sequence)()
     kept = FROM[:found]
     for layer in range(LAYOUT.layers):
-        cache.load(layer, FROM[found:], bytes((3 - found) * LAYOUT.bytes_per_layer_block))
+        cache.load(range(layer, layer + 1), FROM[found:], bytes((3 - found) * LAYOUT.bytes_per_layer_block))
     sequence.block_table, sequence.num_computed = [*kept, *[12, 4, 15][found:], 7], found * LAYOUT.block_size
     last = content(cache, [7])
     parking.unpark(sequence)()

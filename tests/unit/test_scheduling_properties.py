@@ -21,7 +21,7 @@ from services.decode.scheduler import DecodeScheduler
 from services.decode.step import Copy, Step
 from services.prefill.job import Job as PrefillJob
 from services.prefill.scheduler import PrefillScheduler
-from tests.unit.test_worker_scheduling import ParkingTwin, SilentDelivery
+from tests.scheduling import ParkingTwin, SilentDelivery
 from triptych.errors import ContextLengthError, InternalError, ResourceExhaustedError
 
 BLOCK = 4

@@ -74,6 +74,7 @@ def test_one_name_in_the_headers_twice_at_once(web: httpx.Client, header: str) -
 
 
 def test_pictures_that_together_exceed_a_message_pass_one_by_one(client: Client, large: list[bytes]) -> None:
+    """J02."""
     pictures = [Image.from_bytes(data) for data in large]
     answer = client.generate([*pictures, "How many shapes are there?"], max_tokens=2).answer()
     assert (answer.usage.images, answer.usage.embedding_misses) == (5, 5)
@@ -88,6 +89,7 @@ def test_the_same_pictures_pass_over_http(web: httpx.Client, large: list[bytes])
 
 
 def test_a_body_above_the_limit_is_refused_with_the_limit(served: LocalCluster) -> None:
+    """J02."""
     connection = http.client.HTTPConnection(served.http_url.removeprefix("http://"), timeout=30)
     connection.putrequest("POST", "/v1/chat/completions")
     connection.putheader("content-length", str(80 * 2**20))
