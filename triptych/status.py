@@ -27,7 +27,8 @@ def _tree(cls: type[errors.TriptychError]) -> Iterator[type[errors.TriptychError
         yield from _tree(child)
 
 
-_BY_REASON = {cls.reason: cls for cls in _tree(errors.TriptychError)}
+# Servers have errors of their own, which inherit a reason and never travel.
+_BY_REASON = {cls.reason: cls for cls in _tree(errors.TriptychError) if cls.__module__ == errors.__name__}
 # What a status without our detail means: it came from gRPC itself or from something in between.
 _BY_CODE: dict[str, type[errors.TriptychError]] = {
     "CANCELLED": errors.RequestCancelledError,
