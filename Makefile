@@ -10,7 +10,7 @@ JOBS ?= $(shell getconf _NPROCESSORS_ONLN)
 CODE := triptych common services models tests helm $(patsubst %/,%,$(dir $(wildcard benchmarks/__init__.py)))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup demo up test test-deploy sbom lint format proto bench clean
+.PHONY: help setup demo up test test-deploy sbom lint format proto chart bench clean
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "%-11s %s\n", $$1, $$2}'
@@ -51,6 +51,10 @@ format: setup ## Rewrite the code in the house format
 proto: setup ## Regenerate the stubs in triptych/v1 from proto/
 	python -m grpc_tools.protoc -Iproto --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 		proto/triptych/v1/*.proto
+
+chart: setup ## Write what the chart generates from values.yaml, the settings and the panels
+	python -m helm.generate
+	python -m helm.dashboards
 
 bench: setup ## Measurements; ARGS chooses
 	python -m benchmarks $(ARGS)

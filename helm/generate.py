@@ -1,6 +1,6 @@
 """Writes what the chart says about itself: `values.schema.json` and `README.md`, from values.yaml and the settings.
 
-Run from the repository's root after a change of either: `python helm/generate.py`. A test compares.
+`make chart` runs it, after a change of either. A test compares.
 """
 
 from __future__ import annotations
@@ -59,16 +59,24 @@ their own), `e-pd` (prefill and decode in one worker), `ha` (nothing that runs o
 as a RayService).
 
 ## Who runs Ray
-| values | Ray | replicas of the tower | what a lost head costs |
+The *front* is the encoder's gRPC server and its entry in the registry; a *tower* is one replica of Ray Serve with the
+vision model; the *head* is Ray's control plane.
+
+| values | Ray | towers | what a lost head costs |
 |---|---|---|---|
 | `encoder.replicas` | in each pod, of its own | in the same pod | that pod's encoder, until it is up again |
 | `encoder.workers` | a head beside the front | one in each worker pod | all encoding, until towers have joined again |
-| `encoder.kuberay.enabled` | a KubeRay operator's | one in each pod of the group `towers` | nothing, they go on |
+| `encoder.kuberay.enabled` | a KubeRay operator's | one in each `towers` pod | nothing (`faultTolerance`) |
 
 KubeRay 1.5.1 or newer must be installed. Its `RayService` deploys `services.encoder.hosted:application`: the front is a
 deployment, too, and Ray starts it again where it dies. What Ray knows of them is in Redis
 (`encoder.kuberay.faultTolerance`), in entries without an expiry: leave `redis.policy` one of the `volatile` kind. When
 Redis itself loses them, the next head begins anew, and the operator deploys again.
+
+What happens when the front's pod goes is in the [operations guide](../../docs/operations.md#stopping-and-replacing).
+
+`kubectl logs` of these pods shows Ray; what front and towers say is in files that Ray writes:
+`kubectl exec POD -- sh -c 'cat /tmp/ray/session_latest/logs/worker-*.err'`.
 
 ## Values
 """

@@ -5,7 +5,6 @@ Each is loaded when it is first asked for: the command must not load all of the 
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -62,6 +61,6 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     """PEP 562: the first use of one of the names above."""
     if name not in _HOMES:
-        return object.__getattribute__(sys.modules[__name__], name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return value

@@ -1,5 +1,7 @@
 """The encoder fleet: pictures to embeddings, on Ray Serve behind an own gRPC front.
 
+The front is the gRPC server that is in the registry; a replica is a process of Ray Serve that holds the vision tower.
+
 Ray and gRPC read these variables when they are first imported, so they are set before anything else of this package.
 """
 

@@ -10,6 +10,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from services.encoder.deployment import EncoderDeployment, deployment_options
+from services.encoder.deployment import DrivenReplica, deployment_options
 from services.encoder.settings import EncoderSettings
 from services.encoder.shared_memory import check_shared_memory
 from services.encoder.starting import Offspring, end, repeat_if_late
@@ -32,13 +33,14 @@ SERVE_LOGGING = {"log_level": "WARNING", "enable_access_log": False}
 
 
 class RayCluster:
-    """One application on one cluster. Everything but `restore_signals` blocks and belongs into one thread."""
+    """One application on one cluster. Its methods block and belong into one thread; `stopping` any thread may set."""
 
     def __init__(self, settings: EncoderSettings, name: str) -> None:
         self._settings, self._name = settings, name
         self._temporary: Path | None = None
         self._offspring = Offspring()
         self._deployed = False
+        self.stopping = threading.Event()
 
     def connect(self) -> None:
         """Start an own cluster or join one. ConfigError when that fails."""
@@ -46,7 +48,7 @@ class RayCluster:
             check_shared_memory(int(self._settings.object_store))
         with _start_errors():
             if self._settings.ray_address is None:
-                repeat_if_late(self._start_own, lambda: self._clear(self._offspring.living()))
+                repeat_if_late(self._start_own, lambda: self._clear(self._offspring.living()), self.stopping)
             else:
                 logs = self._settings.replica_logs
                 ray.init(address=self._settings.ray_address, log_to_driver=logs, logging_level=logging.ERROR)
@@ -58,8 +60,9 @@ class RayCluster:
         """
         with _start_errors():
             serve.start(proxy_location="Disabled", logging_config=SERVE_LOGGING)
-            build = serve.deployment(**deployment_options(self._settings))
-            application = build(EncoderDeployment).bind(self._settings.for_replica(front))
+            # Tried once: this process ends with the reason, and whoever runs it starts it again.
+            build = serve.deployment(**deployment_options(self._settings), max_constructor_retry_count=1)
+            application = build(DrivenReplica).bind(self._settings.for_replica(), front)
             self._deployed = True
             return serve.run(application, name=self._name, route_prefix=None, logging_config=SERVE_LOGGING)
 

@@ -14,7 +14,7 @@ from services.encoder.heartbeat import Heartbeat, Tell, by_grpc
 from services.encoder.scaling import PENDING_TOKENS, TokenPolicy
 from services.encoder.settings import EncoderSettings, ReplicaSettings
 from services.encoder.work import Description, Done, Failure, Task
-from triptych.errors import InternalError, TriptychError
+from triptych.errors import InternalError, TriptychError, UnavailableError
 
 if TYPE_CHECKING:
     from services.encoder.replica import Replica
@@ -22,30 +22,37 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 POLICY = f"{TokenPolicy.__module__}:{TokenPolicy.__name__}"
 Value = TypeVar("Value")
+NOT_LOADED = Failure.of(UnavailableError("a replica of the encoder could not load the model", retry_after_s=1.0))
 
 
 class EncoderDeployment:
-    """What Ray runs in each replica: `Replica`, errors as values. It reports by `tell`; else to `settings.front`."""
+    """What Ray runs in each replica: `Replica`, errors as values. It reports by `tell`."""
 
-    def __init__(self, settings: ReplicaSettings, tell: Tell | None = None) -> None:
+    def __init__(self, settings: ReplicaSettings, tell: Tell) -> None:
         self._end_tracing = start_tracing("encoder-replica", settings.otlp_endpoint, settings.trace_ratio)
         self._failure: Failure | None = None
+        self._was_asked = False
         self._replica: Replica
         try:
             # Only here: the process that defines the application must stay without torch.
             from services.encoder.replica import Replica  # noqa: PLC0415
 
             self._replica = Replica(settings, connect(settings.redis_url))
-            tell = tell or by_grpc(settings.front, Channels(settings.tls))
             self._heartbeat = Heartbeat(tell, self._replica.record.report)
         except TriptychError as error:
             # Raised, it would be retried and buried in a stack trace; `describe` hands it to the front.
             self._failure = Failure.of(error)
 
     async def check_health(self) -> None:
-        """Ray asks once the replica is built, and periodically; from the first time on, the front hears of it."""
+        """Ray asks once the replica is built, and periodically; from the first time on, the front hears of it.
+
+        Without a tower it passes once, so that `describe` can say why; then it raises, and Ray replaces the replica.
+        """
         if self._failure is None:
             self._heartbeat.start()
+        elif self._was_asked:
+            raise self._failure.error()
+        self._was_asked = True
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
         """What `TokenPolicy` sees."""
@@ -57,12 +64,21 @@ class EncoderDeployment:
 
     async def ensure(self, task: Task, caller: Metadata) -> Done | Failure:
         """`Replica.ensure`, in the trace that `caller` names."""
+        if self._failure is not None:
+            return NOT_LOADED
         adopt(caller)
         return await as_value(lambda: self._replica.ensure(task))
 
     def __del__(self) -> None:
         """Ray calls it when the replica is taken down."""
         self._end_tracing()
+
+
+class DrivenReplica(EncoderDeployment):
+    """One of `python -m services.encoder`, which drives the application; it reports to `front`, host:port."""
+
+    def __init__(self, settings: ReplicaSettings, front: str) -> None:
+        super().__init__(settings, by_grpc(front, Channels(settings.tls)))
 
 
 async def as_value(call: Callable[[], Awaitable[Value]]) -> Value | Failure:
@@ -86,7 +102,6 @@ def deployment_options(settings: EncoderSettings) -> dict[str, Any]:
         "health_check_timeout_s": settings.health_timeout_s,
         "graceful_shutdown_timeout_s": settings.replica_grace_s,
         "graceful_shutdown_wait_loop_s": 0.1,
-        "max_constructor_retry_count": 1,
     }
     return options | _replicas(settings)
 

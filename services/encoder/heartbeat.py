@@ -25,7 +25,6 @@ class Heartbeat:
     def __init__(self, tell: Tell, report: Callable[[], ReportReplicaRequest]) -> None:
         self._tell, self._report = tell, report
         self._task: asyncio.Task[None] | None = None
-        self._heard = True
 
     def start(self) -> None:
         """Begin, once; needs a running event loop."""
@@ -41,11 +40,7 @@ class Heartbeat:
         try:
             await self._tell(self._report())
         except TriptychError as error:
-            if self._heard:
-                log.warning("the front does not hear this replica: %s", error.message)
-            self._heard = False
-            return
-        self._heard = True
+            log.warning("the front does not hear this replica: %s", error.message)
 
 
 def by_grpc(address: str, channels: Channels) -> Tell:

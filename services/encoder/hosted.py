@@ -99,5 +99,7 @@ def application(_: dict[str, Any]) -> Application:
         name=FRONT,
         ray_actor_options={"num_cpus": 0},
         graceful_shutdown_timeout_s=settings.drain_grace_s + settings.replica_grace_s,
+        # Its callers by Ray only report; those by gRPC are waited for by itself.
+        graceful_shutdown_wait_loop_s=0.1,
     )(HostedFront)
     return front.bind(replicas.bind())

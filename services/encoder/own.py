@@ -30,6 +30,7 @@ class OwnReplicas:
 
     async def stop(self) -> None:
         """Take the application down; also after a start that failed or was cancelled."""
+        self._cluster.stopping.set()
         await asyncio.get_running_loop().run_in_executor(self._thread, self._cluster.stop)
         self._thread.shutdown()
 

@@ -9,8 +9,7 @@ from typing import Annotated, Self
 from pydantic import ByteSize, Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from common.metrics.page import MeteredSettings
-from common.settings import Dtype
+from common.settings import Dtype, RegisteredSettings
 from common.store.budget import Budget, Policy
 from triptych.tls import Tls
 
@@ -19,7 +18,7 @@ Seconds = Annotated[float, Field(gt=0)]
 Share = Annotated[float, Field(ge=0)]
 
 
-class EncoderSettings(MeteredSettings):
+class EncoderSettings(RegisteredSettings):
     """`python -m services.encoder`; environment prefix TRIPTYCH_ENCODER_."""
 
     model_config = SettingsConfigDict(env_prefix="TRIPTYCH_ENCODER_")
@@ -72,8 +71,8 @@ class EncoderSettings(MeteredSettings):
         """Upper bound of the number of replicas."""
         return self.max_replicas or self.replicas
 
-    def for_replica(self, front: str = "") -> ReplicaSettings:
-        """The part that replicas are given; they report to `front`, host:port."""
+    def for_replica(self) -> ReplicaSettings:
+        """The part that replicas are given."""
         return ReplicaSettings(
             model=str(self.model.resolve()),
             redis_url=self.redis_url,
@@ -87,7 +86,6 @@ class EncoderSettings(MeteredSettings):
             embedding_memory=int(self.embedding_memory),
             image_ttl_s=self.image_ttl_s,
             reservation_ttl_s=self.reservation_ttl_s,
-            front=front,
             tls=self.client_tls,
             otlp_endpoint=self.otlp_endpoint,
             trace_ratio=self.trace_ratio,
@@ -96,7 +94,7 @@ class EncoderSettings(MeteredSettings):
 
 @dataclass(frozen=True)
 class ReplicaSettings:
-    """What a replica must know; fields as in `EncoderSettings`. `front` is where it reports, host:port."""
+    """What a replica must know; fields as in `EncoderSettings`."""
 
     model: str
     redis_url: str
@@ -110,7 +108,6 @@ class ReplicaSettings:
     embedding_memory: int
     image_ttl_s: float
     reservation_ttl_s: float
-    front: str
     tls: Tls | None
     otlp_endpoint: str | None
     trace_ratio: float

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 from collections.abc import Callable
 
 import psutil
@@ -32,13 +33,16 @@ def end(processes: set[psutil.Process]) -> None:
     psutil.wait_procs(processes, END_TIMEOUT_S)
 
 
-def repeat_if_late(start: Callable[[], None], undo: Callable[[], None]) -> None:
-    """Ray gives up after half a minute, and on a busy machine its own processes may need longer than that."""
+def repeat_if_late(start: Callable[[], None], undo: Callable[[], None], stopping: threading.Event) -> None:
+    """Ray gives up after half a minute, and on a busy machine its own processes may need longer than that.
+
+    Not once `stopping` is set: whoever waits for the end would wait for another start.
+    """
     for _ in range(STARTS - 1):
         try:
             return start()
         except Exception as exc:
-            if TOO_LATE not in str(exc):
+            if TOO_LATE not in str(exc) or stopping.is_set():
                 raise
             log.warning("Ray was not up in time and is started again")
             undo()

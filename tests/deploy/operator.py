@@ -25,10 +25,12 @@ class Operator:
     def __init__(self, service: Manifest, place: Place, stack: ExitStack) -> None:
         self._spec, self._place, self._stack = service["spec"], place, stack
         self._templates = dict(ray_pods(service))
+        cluster = self._spec["rayClusterConfig"]
+        workers = {group["groupName"]: group for group in cluster["workerGroupSpecs"]}
+        self._groups = {"head": cluster["headGroupSpec"], **workers}
         self.head = self._start_head(None)
         address = f"--address={HOST}:{self.head.ports['6379']}"
-        groups = self._spec["rayClusterConfig"]["workerGroupSpecs"]
-        self.nodes = {group["groupName"]: self._start(group["groupName"], group, [address], {}) for group in groups}
+        self.nodes = {name: self._start(name, [address], TOKEN) for name in workers}
 
     def deploy(self) -> None:
         """Put the application until it is taken, and wait until it runs. An operator repeats itself, too."""
@@ -45,30 +47,26 @@ class Operator:
         _wait(self._runs, self.head)
 
     def _start_head(self, ports: Mapping[str, str] | None) -> LocalPod:
-        spec = self._spec["rayClusterConfig"]
-        redis = self._place.redis.removeprefix("redis://").partition("/")[0]
-        state = {"RAY_REDIS_ADDRESS": redis, "RAY_external_storage_namespace": "cluster"}
+        environment = TOKEN
+        if "gcsFaultToleranceOptions" in self._spec["rayClusterConfig"]:
+            redis = self._place.redis.removeprefix("redis://").partition("/")[0]
+            environment = TOKEN | {"RAY_REDIS_ADDRESS": redis, "RAY_external_storage_namespace": "cluster"}
         flags = ["--head", "--port=6379", "--dashboard-port=8265"]
-        state = state if "gcsFaultToleranceOptions" in spec else {}
-        return self._start("head", spec["headGroupSpec"], flags, state, ports)
+        return self._start("head", flags, environment, ports)
 
     def _start(
-        self,
-        name: str,
-        group: dict[str, Any],
-        flags: list[str],
-        more: dict[str, str],
-        ports: Mapping[str, str] | None = None,
+        self, name: str, flags: list[str], environment: Mapping[str, str], ports: Mapping[str, str] | None = None
     ) -> LocalPod:
         (container,) = self._templates[name]["spec"]["containers"]
-        parameters = {key: "".join(shlex.split(value)) for key, value in group["rayStartParams"].items()}
+        given = self._groups[name]["rayStartParams"]
+        parameters = {key: "".join(shlex.split(value)) for key, value in given.items()}
         words = [f"--{key}" if value == "true" else f"--{key}={value}" for key, value in parameters.items()]
         # Pods have a machine and a /tmp each; here they share one, and sockets need short paths.
         directory = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True))
         alone = [f"--node-ip-address={HOST}", f"--temp-dir={directory}", "--dashboard-agent-listen-port=52365"]
         command = ["ray", "start", "--block", *flags, *words, *alone]
-        environment = [{"name": key, "value": value} for key, value in {**TOKEN, **more}.items()]
-        return self._until_healthy({**container, "command": command, "env": [*container["env"], *environment]}, ports)
+        env = [*container["env"], *({"name": key, "value": value} for key, value in environment.items())]
+        return self._until_healthy({**container, "command": command, "env": env}, ports)
 
     def _until_healthy(self, container: Manifest, ports: Mapping[str, str] | None) -> LocalPod:
         """Started again when it ends, as by a kubelet: Ray gives up after 30 s, which a busy machine may need."""
@@ -78,7 +76,10 @@ class Operator:
             _wait(lambda: not pod.runs() or pod.answers("52365", "/api/healthz"), pod)  # noqa: B023 called at once
             if pod.runs():
                 return pod
-        raise AssertionError(pod.last_words())
+            # What is left of it holds the ports of the next one.
+            words = pod.last_words()
+            pod.close()
+        raise AssertionError(words)
 
     def _runs(self) -> bool:
         found = (self._ask("GET", None) or {}).get("applications", {}).get("encoder", {})

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from tests.deploy.charts import Manifest
 from tests.valkey import free_port
+from triptych.cli.child import session_members
 
 ROOT = Path(__file__).parents[2]
 HOST = "127.0.0.1"
@@ -50,6 +52,7 @@ class LocalPod:
             cwd=ROOT,
             stdout=self._log,
             stderr=self._log,
+            start_new_session=True,
         )
 
     def _environment(self, place: Place) -> Mapping[str, str]:
@@ -103,12 +106,16 @@ class LocalPod:
         return self._process.wait(60)
 
     def close(self) -> None:
-        """Kill it and whatever it started; harmless after `terminate`."""
-        if self.runs():
-            for process in psutil.Process(self._process.pid).children(recursive=True):
-                process.kill()
-            self._process.kill()
-            self._process.wait()
+        """Kill it and whatever it started, also what outlived it; harmless after `terminate`, and twice."""
+        if self._log.closed:
+            return
+        while members := session_members(self._process.pid):
+            for pid in members:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            self._process.poll()
+            time.sleep(0.01)
+        self._process.wait()
         self._log.close()
 
 

@@ -30,7 +30,7 @@ def autoscaler(chart: helm_python.Chart, component: str, **values: Any) -> Manif
 
 
 @pytest.mark.parametrize("component", WORKERS)
-def test_the_series_is_one_that_workers_show(component: str) -> None:
+def test_the_series_is_documented(component: str) -> None:
     scaling = defaults()[component]["autoscaling"]
     (label,) = scaling["labels"]
     assert re.search(rf"`{scaling['metric'].removeprefix('triptych_')}\{{{label}\}}`", OPERATIONS)

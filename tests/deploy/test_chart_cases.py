@@ -39,6 +39,12 @@ def test_j06_a_router_leaves_its_service_before_it_stops_answering(chart: helm_p
     assert router["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
+def test_k09_a_version_that_never_gets_ready_replaces_nobody(chart: helm_python.Chart) -> None:
+    found = [each for each in render(chart) if each["kind"] == "Deployment" and component(each) != "redis"]
+    assert found and all(each["spec"]["strategy"]["rollingUpdate"]["maxUnavailable"] == 0 for each in found)
+    assert all("readinessProbe" in container for _, container in containers(found))
+
+
 @pytest.mark.parametrize("values", [{}, {"encoder": {"workers": 2}}, KUBERAY], ids=["own", "joined", "kuberay"])
 def test_k10_rays_object_store_fits_into_shared_memory(chart: helm_python.Chart, values: Values) -> None:
     found = [pod for _, pod in pods(render(chart, values)) if component(pod).startswith("encoder")]
@@ -58,6 +64,17 @@ def test_every_pod_of_ray_that_has_the_tower_has_the_checkpoint(chart: helm_pyth
     (tower,) = (pod for _, pod in pods(render(chart, values | copied)) if component(pod) == "encoder-ray")
     mounts: list[Any] = [container["volumeMounts"] for container in tower["spec"]["initContainers"]]
     assert "/models/triptych-demo" in [mount["mountPath"] for mount in mounts[0]]
+
+
+@pytest.mark.parametrize("values", [{"workers": 2}, {"kuberay": {"enabled": True}}], ids=["joined", "kuberay"])
+def test_a_disruption_leaves_towers_and_may_move_the_one_front(chart: helm_python.Chart, values: Values) -> None:
+    """A budget of one for a pod that is one alone would keep its node from ever being drained."""
+    (budget,) = (
+        each["spec"]
+        for each in render(chart, {"encoder": {**values, "minAvailable": 1}})
+        if each["kind"] == "PodDisruptionBudget"
+    )
+    assert budget["selector"]["matchLabels"]["app.kubernetes.io/component"] == "encoder-ray"
 
 
 def test_nodes_of_ray_ask_for_the_token_that_they_are_given(chart: helm_python.Chart) -> None:

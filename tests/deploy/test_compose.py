@@ -46,9 +46,22 @@ def test_environments_are_settings_of_the_services(files: list[str], monkeypatch
     for name, settings in ((each, SETTINGS[kind]) for each, kind in KINDS.items()):
         given = {key: str(value) for key, value in services[name]["environment"].items()}
         prefix = given.pop("PREFIX")
-        exported = {f"{prefix}_REDIS_URL": "redis://:x@redis:6379/0", f"{prefix}_ADVERTISE": "10.0.0.2"}
-        monkeypatch.setattr(os, "environ", given | exported)
+        monkeypatch.setattr(os, "environ", given | exported(services[name], prefix))
         assert settings.load([]).served_name == "triptych-demo"
+
+
+def exported(service: dict[str, Any], prefix: str) -> dict[str, str]:
+    """What the entry point adds, with an address and a password in place of its commands."""
+    script = re.sub(r"\$\$\(hostname[^)]*\)", "10.0.0.2", service["entrypoint"][2])
+    script = re.sub(r"\$\$\(cat[^)]*\)", "x", script)
+    return {f"{prefix}{name}": value for name, value in re.findall(r'"\$\$\{PREFIX\}(\w+)=([^"]*)"', script)}
+
+
+def test_a_drain_ends_before_the_container_is_killed_and_not_long_before() -> None:
+    services = config(FILES[0])["services"]
+    for name in KINDS:
+        drain_s = exported(services[name], "")["_DRAIN_GRACE_S"]
+        assert (drain_s, services[name]["stop_grace_period"]) == ("110", "2m0s"), name
 
 
 def test_only_the_router_is_published_and_only_locally() -> None:

@@ -139,7 +139,27 @@ def test_only_the_router_has_a_way_out(stack: Stack, service: str) -> None:
     assert internal == ["true"]
 
 
+def test_services_that_are_up_before_redis_wait_for_it(stack: Stack) -> None:
+    """L17: none of them ends for want of it."""
+    names = [f"{PROJECT}-{service}-1" for service in SERVICES if service != "redis"]
+    stack.engine.docker("stop", *names)
+    stack.compose("stop", "redis")
+    stack.engine.docker("start", *names)
+    started = [stack.state(name)["StartedAt"] for name in names]
+
+    def waiting(name: str) -> bool:
+        logs = stack.engine.run("logs", name)
+        return "waiting for Redis" in logs.stdout + logs.stderr
+
+    stack.wait(lambda: all(map(waiting, names)), "all waiting for Redis")
+    stack.compose("start", "redis")
+    stack.wait_until_ready()
+    assert ask(stack) == ANSWER
+    assert [stack.state(name)["StartedAt"] for name in names] == started
+
+
 def test_survives_a_restart_of_redis(stack: Stack) -> None:
+    """L17."""
     stack.compose("restart", "redis")
     stack.wait_until_ready()
     assert ask(stack) == ANSWER
@@ -158,7 +178,7 @@ def test_decode_is_replaced_under_running_streams(stack: Stack) -> None:
         expected = [stream.result() for stream in long_answers(stack, STREAMS, pool)]
         stack.up("--scale", "decode=2", "--no-recreate")
         streams = long_answers(stack, STREAMS, pool)
-        stack.engine.docker("stop", "--time", "60", f"{PROJECT}-decode-1")
+        stack.engine.docker("stop", "--time", "120", f"{PROJECT}-decode-1")
         assert [stream.result() for stream in streams] == expected
     assert stack.containers("decode") == [f"{PROJECT}-decode-2"]
 

@@ -125,6 +125,28 @@ def test_the_operator_alone_reaches_the_dashboard(chart: helm_python.Chart) -> N
     assert rule["from"][0]["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": "kuberay-operator"}
 
 
+@pytest.mark.parametrize("is_open", [False, True], ids=["listed", "open"])
+def test_the_autoscaler_reaches_the_api_and_nothing_is_closed_by_that(chart: helm_python.Chart, is_open: bool) -> None:
+    """A policy with egress, once it is there, closes all that none names."""
+    values = merged(profile("kuberay"), {"networkPolicy": {"egressOpen": is_open}})
+    policies = [each["spec"] for each in render(chart, values) if each["kind"] == "NetworkPolicy"]
+    limiting = [spec for spec in policies if "Egress" in spec["policyTypes"]]
+    assert len(limiting) == (0 if is_open else 2) and [spec for spec in policies if "egress" in spec] == limiting
+
+
+def test_ray_lets_the_front_drain_for_as_long_as_the_pod_may(chart: helm_python.Chart) -> None:
+    """Its own patience is 30 s."""
+    found = dict(ray_pods(service(chart, SMALL)))
+    waits = {
+        name: each["value"]
+        for name, pod in found.items()
+        for each in pod["spec"]["containers"][0]["env"]
+        if each["name"] == "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S"
+    }
+    assert waits == {"front": "80", "towers": "80"}
+    assert found["front"]["spec"]["terminationGracePeriodSeconds"] == 90
+
+
 def test_nothing_of_the_stand_alone_encoder_is_left(chart: helm_python.Chart) -> None:
     kinds = [each["kind"] for each in render(chart, SMALL) if re.search("encoder", each["metadata"]["name"])]
     assert sorted(kinds) == ["NetworkPolicy", "RayService", "Service"]

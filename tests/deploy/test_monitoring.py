@@ -16,9 +16,9 @@ import httpx
 import pytest
 import yaml
 
-from helm.dashboards import ROWS
+from helm.panels import ROWS
 from tests.contract.router_bench import Bench, open_bench
-from tests.valkey import free_port
+from tests.said import said
 
 ROOT = Path(__file__).parents[2]
 RULES = ROOT / "helm" / "triptych" / "files" / "rules.yml"
@@ -90,11 +90,11 @@ async def prometheus(folder: Path, target: str) -> AsyncIterator[Prometheus]:
     interval = {"scrape_interval": "250ms", "scrape_timeout": "250ms", "evaluation_interval": "250ms"}
     config = {"global": interval, "rule_files": ["rules.yml"], "scrape_configs": [scrape]}
     (folder / "prometheus.yml").write_text(json.dumps(config))
-    address = f"127.0.0.1:{free_port()}"
     flags = [f"--config.file={folder / 'prometheus.yml'}", f"--storage.tsdb.path={folder / 'data'}"]
-    flags += [f"--web.listen-address={address}", "--log.level=error"]
-    process = await asyncio.create_subprocess_exec(tool("prometheus"), *flags)
+    flags += ["--web.listen-address=127.0.0.1:0"]
+    process = await asyncio.create_subprocess_exec(tool("prometheus"), *flags, stderr=asyncio.subprocess.PIPE)
     try:
+        address = await said(process, r'"Listening on" address=(\S+)')
         async with httpx.AsyncClient(base_url=f"http://{address}", timeout=10) as http:
             await _ready(http)
             yield Prometheus(http)

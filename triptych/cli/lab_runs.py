@@ -18,12 +18,10 @@ from triptych.cli.door import Door
 from triptych.cli.plan import ClusterOptions, default_model
 from triptych.errors import ConfigError, InvalidArgumentError
 from triptych.lab.endpoint import Endpoint, TriptychEndpoint
-from triptych.lab.groups import Group, groups_named
 from triptych.lab.material import Material
 from triptych.lab.openai_endpoint import OpenAIEndpoint
 from triptych.lab.record import Prices, Row, read_rows, write_rows
 from triptych.lab.run import FLUSH, LOST, Breakers, Lab, Plan, trials
-from triptych.lab.sessions import POLICIES
 from triptych.lab.summary import lines, second_calls
 from triptych.lab.tables import to_table
 from triptych.lab.trace import Arrival, Shape, draw_trace, read_trace, write_trace
@@ -82,40 +80,6 @@ def draw(path: Path, shape: Shape, material: Material) -> str:
 def remake_report(rows: Path, out: Path) -> None:
     """The page of rows that were recorded before."""
     _write_report(out, read_rows(rows), str(rows), Prices())
-
-
-def chosen_groups(letters: str) -> Sequence[Group]:
-    """InvalidArgumentError for a letter that is no group."""
-    found = groups_named(letters)
-    if len(found) != len(letters):
-        raise InvalidArgumentError("groups are letters from A to H", param="groups")
-    return found
-
-
-def chosen_policies(names: str) -> list[str]:
-    """InvalidArgumentError for an unknown name."""
-    chosen = [name for name in names.split(",") if name]
-    if unknown := set(chosen) - set(POLICIES):
-        raise InvalidArgumentError(
-            f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(POLICIES)}", param="policies"
-        )
-    return chosen
-
-
-def numbers(text: str) -> list[int]:
-    """Positive numbers between commas; InvalidArgumentError otherwise."""
-    if not all(part.isdecimal() and int(part) > 0 for part in text.split(",")):
-        raise InvalidArgumentError("positive numbers, separated by commas", param="histories")
-    return [int(part) for part in text.split(",")]
-
-
-def to_prices(text: str) -> Prices:
-    """Four numbers between commas; InvalidArgumentError otherwise."""
-    try:
-        uncached, read, creation, completion = (float(part) for part in text.split(","))
-    except ValueError as error:
-        raise InvalidArgumentError("four numbers, separated by commas", param="prices") from error
-    return Prices(uncached, read, creation, completion)
 
 
 def _experiment(

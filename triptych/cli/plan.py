@@ -71,7 +71,7 @@ def cpu_cores() -> int:
 
 
 def plan_cluster(options: ClusterOptions, take_port: Callable[[], int], cores: int, directory: Path) -> list[Part]:
-    """All parts, in starting order. `take_port` gives a free port a call; `directory` is for the embedded Valkey."""
+    """All parts, in starting order. `take_port` gives a free port a call; in `directory` Valkey and Ray may write."""
     _check(options)
     parts = [] if options.redis else [_valkey(take_port(), directory)]
     redis = options.redis or f"redis://{parts[0].address}/0"
@@ -79,7 +79,7 @@ def plan_cluster(options: ClusterOptions, take_port: Callable[[], int], cores: i
     replicas = 0 if options.topology == "monolith" else options.encoders
     threads = max(1, cores // (replicas + len(workers)))
     if replicas:
-        workers.append(_encoder(options, take_port()))
+        workers.append(_encoder(options, take_port(), directory))
     parts += [_with_common(part, options, redis, threads) for part in workers]
     router = _router(options, options.grpc_port or take_port(), options.http_port or take_port())
     return [*parts, _with_common(router, options, redis, 1)]
@@ -128,8 +128,10 @@ def _numbered(name: str, index: int, total: int) -> str:
     return name if total == 1 else f"{name}-{index + 1}"
 
 
-def _encoder(options: ClusterOptions, port: int) -> Part:
-    return Part("encoder", "encoder", ["--dtype", options.dtype, "--replicas", str(options.encoders)], port)
+def _encoder(options: ClusterOptions, port: int, directory: Path) -> Part:
+    # No folder below it: paths of Ray's sockets have to be short.
+    flags = ["--replicas", str(options.encoders), "--ray-directory", str(directory)]
+    return Part("encoder", "encoder", ["--dtype", options.dtype, *flags], port)
 
 
 def _router(options: ClusterOptions, port: int, http_port: int) -> Part:

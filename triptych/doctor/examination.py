@@ -40,7 +40,10 @@ NOT_ALLOWED = Finding(
 
 @dataclass(frozen=True)
 class Site:
-    """Where to look: the router's two addresses, how to get in, and what else can be reached from here."""
+    """Where to look: the router's two addresses, how to get in, and what else can be reached from here.
+
+    `http` is host:port or an URL.
+    """
 
     address: str
     http: str
@@ -51,7 +54,7 @@ class Site:
 
 
 def examine(site: Site) -> Iterator[Finding]:
-    """All findings, each as soon as it is known."""
+    """All findings, in the order of looking. ConfigError when a file of `site.tls` is not usable."""
     if site.tls is not None:
         yield from check_certificate(f"router {site.address}", shake_hands(site.address, site.tls), time.time())
     yield from check_ready(site.http, read_ready(site.http, site.tls))
@@ -61,8 +64,8 @@ def examine(site: Site) -> Iterator[Finding]:
         now = None
         if door.level == "ok":
             asked = time.time()
-            now = _snapshot(client)
-            yield from _cluster(now, asked, site) if now else [NOT_ALLOWED]
+            now, trouble = _snapshot(client)
+            yield from _cluster(now, asked, site) if now else trouble
         yield from _redis(site.redis, now)
         if door.level == "ok":
             yield from check_picture(_ask(client))
@@ -80,12 +83,16 @@ def _knock(client: Client, site: Site) -> Finding:
     return Finding("reach", subject, "ok", f"serves {', '.join(model.name for model in models)}")
 
 
-def _snapshot(client: Client) -> WatchClusterResponse | None:
+def _snapshot(client: Client) -> tuple[WatchClusterResponse | None, list[Finding]]:
+    """The cluster, or what keeps the router from showing it."""
     try:
         with closing(client.watch_cluster()) as snapshots:
-            return next(snapshots)
+            return next(snapshots), []
     except PermissionDeniedError:
-        return None
+        return None, [NOT_ALLOWED]
+    except TriptychError as error:
+        fix = "does the router still run, and does everything before it let streams through?"
+        return None, [Finding("reach", "workers", "fix", error.message, fix)]
 
 
 def _cluster(now: WatchClusterResponse, asked_unix_s: float, site: Site) -> Iterator[Finding]:

@@ -59,8 +59,8 @@ def check_checkpoints(now: WatchClusterResponse) -> Iterator[Finding]:
 def _configs(now: WatchClusterResponse, infos: Sequence[WorkerInfo]) -> Iterator[Finding]:
     for info in infos:
         if info.config_fingerprint != now.router.config_fingerprint:
-            fix = "give all processes the same checkpoint directory"
-            yield Finding("checkpoint", name_of(info), "fix", "has another config.json than the router", fix)
+            text = "has another config.json than the router; it gets no work"
+            yield Finding("checkpoint", name_of(info), "fix", text, "give all processes the same checkpoint directory")
 
 
 def _processors(now: WatchClusterResponse, infos: Sequence[WorkerInfo]) -> Iterator[Finding]:

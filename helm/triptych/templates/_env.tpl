@@ -8,7 +8,7 @@
 {{ include "triptych.redisEnv" . }}
 - {name: {{ $prefix }}_MODEL, value: {{ $root.Values.model.path | quote }}}
 - {name: {{ $prefix }}_MODEL_NAME, value: {{ $root.Values.model.name | quote }}}
-- {name: {{ $prefix }}_HOST, value: "0.0.0.0"}
+- {name: {{ $prefix }}_HOST, value: {{ $root.Values.global.listenHost | quote }}}
 - {name: {{ $prefix }}_PORT, value: "50051"}
 - {name: {{ $prefix }}_ADVERTISE, value: "$(POD_IP)"}
 - {name: {{ $prefix }}_LOG_LEVEL, value: {{ $root.Values.global.logLevel | quote }}}
@@ -32,14 +32,20 @@
 {{- end }}
 {{- if .kuberay }}
 {{ include "triptych.rayEnv" . }}
+{{- if ne .component "encoder-head" }}
+{{- /* How long Ray waits for what runs on a node that gets SIGTERM. */}}
+- {name: RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S, value: {{ sub $values.gracePeriodSeconds 10 | max 0 | quote }}}
+{{- end }}
 {{- end }}
 {{- range $name, $value := $values.settings }}
 - {name: {{ $prefix }}_{{ $name | upper }}, value: {{ $value | toString | quote }}}
 {{- end }}
-{{- with $root.Values.global.env }}
-{{ toYaml . }}
-{{- end }}
-{{- with $values.env }}
+{{- include "triptych.moreEnv" . }}
+{{- end -}}
+
+{{/* What the values add, on lines of its own. */}}
+{{- define "triptych.moreEnv" -}}
+{{- with concat (default list .root.Values.global.env) (default list .values.env) }}
 {{ toYaml . }}
 {{- end }}
 {{- end -}}

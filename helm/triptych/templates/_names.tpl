@@ -33,10 +33,11 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version }}
 {{- end -}}
 {{- end -}}
 
+{{/* Image of `.values`, of its own tag where it has one. */}}
 {{- define "triptych.image" -}}
 {{- $registry := .root.Values.global.registry -}}
-{{- $tag := default .root.Chart.AppVersion .root.Values.global.tag -}}
-{{- printf "%s%s:%s" (ternary "" (printf "%s/" (trimSuffix "/" $registry)) (empty $registry)) .image $tag -}}
+{{- $tag := coalesce .values.tag .root.Values.global.tag .root.Chart.AppVersion -}}
+{{- printf "%s%s:%s" (ternary "" (printf "%s/" (trimSuffix "/" $registry)) (empty $registry)) .values.image $tag -}}
 {{- end -}}
 
 {{- define "triptych.tlsSecret" -}}

@@ -1,7 +1,7 @@
 {{/* Ray's head beside the front: they share a network, /tmp/ray and /dev/shm, so the front is a driver on its node. */}}
 {{- define "triptych.rayHead" -}}
 - name: ray-head
-  image: {{ include "triptych.image" (dict "root" .root "image" .values.image) }}
+  image: {{ include "triptych.image" . }}
   imagePullPolicy: {{ .root.Values.global.pullPolicy }}
   command:
     - ray
@@ -12,9 +12,7 @@
     - --num-cpus=0
     - --include-dashboard=false
     {{- include "triptych.rayFlags" .root | nindent 4 }}
-  env:
-    {{- include "triptych.rayToken" . | nindent 4 }}
-    {{- include "triptych.rayEnv" . | nindent 4 }}
+  env: {{- include "triptych.rayNodeEnv" . | nindent 4 }}
   ports:
     - {name: gcs, containerPort: 6379}
   resources: {{- toYaml .values.headResources | nindent 4 }}
@@ -23,9 +21,6 @@
     - {name: tmp, mountPath: /tmp}
     - {name: ray, mountPath: /tmp/ray}
     - {name: shm, mountPath: /dev/shm}
-    {{- if ne .root.Values.model.source "image" }}
-    - {name: model, mountPath: {{ .root.Values.model.path }}, readOnly: true}
-    {{- end }}
 {{- end -}}
 
 {{/* Of every node. Embeddings never use the object store, and one that is larger than /dev/shm is a file on a disk. */}}
@@ -45,6 +40,13 @@ object-store-memory: "83886080"
 - {name: RAY_AUTH_MODE, value: token}
 - name: RAY_AUTH_TOKEN
   valueFrom: {secretKeyRef: {name: {{ .name }}-ray, key: token}}
+{{- end -}}
+
+{{/* Of a node that the chart starts itself. */}}
+{{- define "triptych.rayNodeEnv" -}}
+{{ include "triptych.rayToken" . }}
+{{ include "triptych.rayEnv" . }}
+{{- include "triptych.moreEnv" . }}
 {{- end -}}
 
 {{/* What Ray's processes read when they start; an encoder with a Ray of its own sets it by itself. */}}
@@ -70,7 +72,7 @@ spec:
 
 {{- define "triptych.rayWorker" -}}
 - name: ray
-  image: {{ include "triptych.image" (dict "root" .root "image" .values.image) }}
+  image: {{ include "triptych.image" . }}
   imagePullPolicy: {{ .root.Values.global.pullPolicy }}
   command:
     - ray
@@ -80,15 +82,7 @@ spec:
     - --num-cpus=1
     - --num-gpus={{ .values.gpus }}
     {{- include "triptych.rayFlags" .root | nindent 4 }}
-  env:
-    {{- include "triptych.rayToken" . | nindent 4 }}
-    {{- include "triptych.rayEnv" . | nindent 4 }}
-    {{- with .root.Values.global.env }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
-    {{- with .values.env }}
-    {{- toYaml . | nindent 4 }}
-    {{- end }}
+  env: {{- include "triptych.rayNodeEnv" . | nindent 4 }}
   livenessProbe:
     exec: {command: [ray, health-check, "--address={{ .name }}:6379"]}
     periodSeconds: 30

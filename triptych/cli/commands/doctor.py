@@ -18,7 +18,7 @@ HTTP_PORT = 8000
 @app.command()
 def doctor(
     address: Address = ROUTER,
-    http: Annotated[str, typer.Option(help="host:port of its HTTP side; unset: port 8000 of the same host")] = "",
+    http: Annotated[str, typer.Option(help="its HTTP side, host:port or URL; unset: port 8000 of the same host")] = "",
     redis: Annotated[str | None, typer.Option(help="redis:// URL to look at, too", envvar="TRIPTYCH_REDIS_URL")] = None,
     inside: Annotated[bool, typer.Option("--inside", help="also ask every worker from here")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="all findings as JSON")] = False,

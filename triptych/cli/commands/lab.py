@@ -9,18 +9,8 @@ from typing import Annotated
 import typer
 
 from triptych.cli.door import ApiKey, TlsCa, TlsCert, TlsKey, UseTls, open_door
-from triptych.cli.lab_runs import (
-    OpenAIServer,
-    chosen_groups,
-    chosen_policies,
-    draw,
-    numbers,
-    remake_report,
-    replay_trace,
-    run_on_openai,
-    run_on_triptych,
-    to_prices,
-)
+from triptych.cli.lab_options import chosen_groups, chosen_policies, numbers, to_prices
+from triptych.cli.lab_runs import OpenAIServer, draw, remake_report, replay_trace, run_on_openai, run_on_triptych
 from triptych.lab.material import FOLDER, load_material
 from triptych.lab.run import SALT, Plan
 from triptych.lab.trace import Shape
