@@ -65,6 +65,7 @@ metadata:
   labels: {{- include "triptych.labels" . | nindent 4 }}
 spec:
   replicas: {{ .values.workers }}
+  strategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 0, maxSurge: 1}}
   selector:
     matchLabels: {{- include "triptych.selector" . | nindent 6 }}
   template: {{- include "triptych.pod" (merge (dict "container" (include "triptych.rayWorker" .)) .) | nindent 4 }}
