@@ -17,7 +17,7 @@ import psutil
 from triptych.status import rpc_errors
 from triptych.v1 import encoder_pb2, encoder_pb2_grpc, worker_pb2, worker_pb2_grpc
 
-START_S = 120
+START_S = 200
 
 
 class Encoder:

@@ -18,15 +18,15 @@ from typing import Any
 import ray
 from psutil import Process
 from ray import serve
-from ray._private import services
 from ray.exceptions import RayError
 from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from services.encoder.deployment import DrivenReplica, deployment_options
+from services.encoder.lean_ray import lean_start
 from services.encoder.settings import EncoderSettings
 from services.encoder.shared_memory import check_shared_memory
-from services.encoder.starting import Offspring, end, patient
+from services.encoder.starting import Offspring, end
 from triptych.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -87,13 +87,12 @@ class RayCluster:
     def _start_own(self) -> None:
         # A secret of this cluster alone, inherited by its processes; else Ray writes one to the home directory.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        with _patience(self.stopping):
+        with lean_start(self.stopping, self._settings.replica_logs):
             ray.init(
                 address="local",
                 # Logical CPUs: nobody else uses this cluster, so it has what the settings ask for.
                 num_cpus=math.ceil(self._settings.most_replicas * self._settings.cpus_per_replica) + 1,
                 object_store_memory=int(self._settings.object_store),
-                include_dashboard=False,
                 log_to_driver=self._settings.replica_logs,
                 logging_level=logging.ERROR,
                 # Nobody outside this host belongs to it.
@@ -122,17 +121,6 @@ def quiet_ray() -> None:
     """Only what is wrong. Ray and Serve log every step of a normal start otherwise."""
     for name in ("ray", "ray.serve"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-@contextlib.contextmanager
-def _patience(stopping: threading.Event) -> Iterator[None]:
-    # No option says how long Ray waits for its own node.
-    ask = services.get_node
-    services.get_node = patient(ask, stopping)
-    try:
-        yield
-    finally:
-        services.get_node = ask
 
 
 @contextlib.contextmanager

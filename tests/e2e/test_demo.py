@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.up_process import START_TIMEOUT_S, run_command
 from triptych.cli.script import load_script
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

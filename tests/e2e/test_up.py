@@ -15,7 +15,7 @@ from triptych import Client, Image
 from triptych.cli.plan import default_model
 from triptych.cli.script import FOLDER
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 QUESTION = "What shape is red?"
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 import psutil
 
-START_TIMEOUT_S = 240.0
+START_TIMEOUT_S = 330.0
 STOP_TIMEOUT_S = 40.0
 
 

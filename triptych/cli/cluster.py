@@ -24,7 +24,7 @@ from triptych.cli.probe import free_port, is_ready, why_taken
 from triptych.errors import ConfigError, UnavailableError
 
 POLL_S = 0.1
-READY_TIMEOUT_S = 180.0
+READY_TIMEOUT_S = 300.0
 # The router first: it lets answers end while the workers are still there.
 STOP_ORDER = (("router",), ("encoder", "prefill", "decode", "worker"), ("valkey",))
 # Streams go on elsewhere meanwhile, or wait; without Redis or router there is nothing to go on with.
