@@ -9,7 +9,7 @@ FROM ${BASE} AS needs
 WORKDIR /src
 COPY pyproject.toml requirements.lock ./
 COPY triptych/version.py ./triptych/
-RUN sed -i -e '/^\[tool\.pytest/,$d' -e '/^readme/d' -e '/^license/d' pyproject.toml
+RUN sed -i -e '/^\[tool\.pytest/,$d' -e '/^dev = \[/,/^\]/d' -e '/^readme/d' -e '/^license/d' pyproject.toml
 
 FROM ${BASE} AS build
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore

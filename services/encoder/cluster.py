@@ -23,10 +23,9 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from services.encoder.deployment import DrivenReplica, deployment_options
-from services.encoder.lean_ray import lean_start
 from services.encoder.settings import EncoderSettings
 from services.encoder.shared_memory import check_shared_memory
-from services.encoder.starting import Offspring, end
+from services.encoder.starting import Offspring, end, repeat_if_late
 from triptych.errors import ConfigError
 
 log = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class RayCluster:
             check_shared_memory(int(self._settings.object_store))
         with _start_errors():
             if self._settings.ray_address is None:
-                self._start_own()
+                repeat_if_late(self._start_own, lambda: self._clear(self._offspring.living()), self.stopping)
             else:
                 logs = self._settings.replica_logs
                 ray.init(address=self._settings.ray_address, log_to_driver=logs, logging_level=logging.ERROR)
@@ -87,18 +86,18 @@ class RayCluster:
     def _start_own(self) -> None:
         # A secret of this cluster alone, inherited by its processes; else Ray writes one to the home directory.
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
-        with lean_start(self.stopping, self._settings.replica_logs):
-            ray.init(
-                address="local",
-                # Logical CPUs: nobody else uses this cluster, so it has what the settings ask for.
-                num_cpus=math.ceil(self._settings.most_replicas * self._settings.cpus_per_replica) + 1,
-                object_store_memory=int(self._settings.object_store),
-                log_to_driver=self._settings.replica_logs,
-                logging_level=logging.ERROR,
-                # Nobody outside this host belongs to it.
-                _node_ip_address="127.0.0.1",
-                _temp_dir=str(self._directory()),
-            )
+        ray.init(
+            address="local",
+            # Logical CPUs: nobody else uses this cluster, so it has what the settings ask for.
+            num_cpus=math.ceil(self._settings.most_replicas * self._settings.cpus_per_replica) + 1,
+            object_store_memory=int(self._settings.object_store),
+            include_dashboard=False,
+            log_to_driver=self._settings.replica_logs,
+            logging_level=logging.ERROR,
+            # Nobody outside this host belongs to it.
+            _node_ip_address="127.0.0.1",
+            _temp_dir=str(self._directory()),
+        )
 
     def _directory(self) -> Path:
         if self._settings.ray_directory is not None:

@@ -1,20 +1,17 @@
-"""Waits for Ray's own start as long as a busy machine needs, and ends what it leaves behind. Imports no Ray."""
+"""Starts Ray's processes again when they are not up in time, and ends what they leave behind. Imports no Ray."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
-import time
 from collections.abc import Callable
-from typing import TypeVar
 
 import psutil
 
-from triptych.errors import ConfigError
-
-START_TIMEOUT_S, ASK_EVERY_S = 150.0, 0.2
+log = logging.getLogger(__name__)
+STARTS, TOO_LATE = 4, "timed out during startup"
 END_TIMEOUT_S = 10.0
-Answer = TypeVar("Answer")
 
 
 class Offspring:
@@ -36,24 +33,18 @@ def end(processes: set[psutil.Process]) -> None:
     psutil.wait_procs(processes, END_TIMEOUT_S)
 
 
-def patient(
-    ask: Callable[..., Answer], stopping: threading.Event, timeout_s: float = START_TIMEOUT_S
-) -> Callable[..., Answer]:
-    """`ask`, which raises RuntimeError until the node is up, as a function that waits until then.
+def repeat_if_late(start: Callable[[], None], undo: Callable[[], None], stopping: threading.Event) -> None:
+    """Start Ray up to `STARTS` times.
 
-    Ray asks for half a minute, without a pause; its processes may need longer where others load models on the same
-    cores. ConfigError when the node does not come up in time, or `stopping` is set meanwhile.
+    A node gives up when its agents are not up after 15 s, a figure in its code, and on a busy machine they may need
+    longer. Not once `stopping` is set: whoever waits for the end would wait for another start.
     """
-
-    def wait(*node: str) -> Answer:
-        deadline = time.monotonic() + timeout_s
-        while True:
-            try:
-                return ask(*node)
-            except RuntimeError as exc:
-                if stopping.wait(ASK_EVERY_S):
-                    raise ConfigError("stopped while Ray was starting") from exc
-                if time.monotonic() > deadline:
-                    raise ConfigError(f"Ray's node is not up after {timeout_s:.0f} s") from exc
-
-    return wait
+    for _ in range(STARTS - 1):
+        try:
+            return start()
+        except Exception as exc:
+            if TOO_LATE not in str(exc) or stopping.is_set():
+                raise
+            log.warning("Ray was not up in time and is started again")
+            undo()
+    return start()

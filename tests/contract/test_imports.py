@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -46,3 +47,8 @@ def test_the_router_loads_neither_torch_nor_model_classes() -> None:
 
 def test_the_protobuf_packages_name_is_not_shadowed() -> None:
     assert loaded_by("import proto; assert hasattr(proto, 'Message')")
+
+
+def test_ray_is_imported_without_a_grammar_that_takes_longer_than_itself() -> None:
+    """`jsonschema`, which Ray needs, compiles one where `rfc3987-syntax` is installed: in each of Ray's processes."""
+    assert find_spec("rfc3987_syntax") is None

@@ -4,51 +4,59 @@ from __future__ import annotations
 
 import subprocess
 import threading
+from collections.abc import Iterator
 
-import psutil
 import pytest
 
-from services.encoder.starting import Offspring, end, patient
-from triptych.errors import ConfigError
+from services.encoder.starting import STARTS, TOO_LATE, Offspring, end, repeat_if_late
+from triptych.errors import InternalError
 
 
-class SlowNode:
-    """Is not there when it is asked for the first `late` times."""
+class SlowRay:
+    """Fails `late` times with `sentence`, each time with a process left behind."""
 
-    def __init__(self, late: int) -> None:
-        self.late, self.asked = late, 0
+    def __init__(self) -> None:
+        self.late, self.sentence = 0, f"The node {TOO_LATE}."
+        self.starts = 0
+        self.left: list[subprocess.Popen[bytes]] = []
 
-    def get(self, address: str, node: str) -> str:
-        self.asked += 1
-        if self.asked <= self.late:
-            raise RuntimeError
-        return f"{node} at {address}"
-
-
-def test_a_node_is_waited_for() -> None:
-    node = SlowNode(late=2)
-    assert patient(node.get, threading.Event())("here", "one") == "one at here"
-    assert node.asked == 3
+    def start(self) -> None:
+        self.starts += 1
+        if self.starts <= self.late:
+            self.left.append(subprocess.Popen(["sleep", "600"]))
+            raise InternalError(self.sentence)
 
 
-def test_not_for_ever() -> None:
-    with pytest.raises(ConfigError, match="not up after 0 s"):
-        patient(SlowNode(late=1000).get, threading.Event(), timeout_s=0)("here", "one")
+@pytest.fixture
+def ray() -> Iterator[SlowRay]:
+    slow = SlowRay()
+    yield slow
+    for process in slow.left:
+        process.kill()
+        process.wait()
 
 
-def test_nor_when_nobody_wants_it_any_more() -> None:
-    node, stopping = SlowNode(late=1000), threading.Event()
-    stopping.set()
-    with pytest.raises(ConfigError, match="stopped"):
-        patient(node.get, stopping)("here", "one")
-    assert node.asked == 1
-
-
-def test_what_was_started_since_is_ended() -> None:
+def test_a_start_that_took_too_long_is_repeated(ray: SlowRay) -> None:
+    ray.late = STARTS - 1
     offspring = Offspring()
-    with subprocess.Popen(["sleep", "600"]) as process:
-        end(offspring.living())
-        assert not psutil.pid_exists(process.pid)
+    repeat_if_late(ray.start, lambda: end(offspring.living()), threading.Event())
+    assert ray.starts == STARTS and None not in [process.poll() for process in ray.left]
+
+
+@pytest.mark.parametrize(("sentence", "starts"), [(f"It {TOO_LATE}.", STARTS), ("No such option.", 1)])
+def test_it_is_not_repeated_for_ever_nor_for_another_reason(ray: SlowRay, sentence: str, starts: int) -> None:
+    ray.late, ray.sentence = STARTS, sentence
+    with pytest.raises(InternalError, match=sentence):
+        repeat_if_late(ray.start, lambda: None, threading.Event())
+    assert ray.starts == starts
+
+
+def test_it_is_not_repeated_when_nobody_waits_for_it_any_more(ray: SlowRay) -> None:
+    ray.late, stopping = STARTS, threading.Event()
+    stopping.set()
+    with pytest.raises(InternalError, match=TOO_LATE):
+        repeat_if_late(ray.start, lambda: None, stopping)
+    assert ray.starts == 1
 
 
 def test_older_processes_are_nobodys_offspring() -> None:
