@@ -8,7 +8,7 @@ import itertools
 import random
 import signal
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -19,13 +19,12 @@ import torch
 from redis.asyncio import Redis
 
 from common.models.tower import Tower
-from common.store.client import connect, embedding_key
+from common.store.client import embedding_key
 from common.store.scripts import PREFIX
 from tests.checkpoints import CheckpointCache
 from tests.encoder_process import START_S, Encoder, encode, idle, load
 from tests.encoding import Upload, upload
 from tests.pictures import noise
-from triptych.channel import open_channel
 from triptych.errors import UnavailableError
 from triptych.v1 import encoder_pb2, worker_pb2, worker_pb2_grpc
 
@@ -54,19 +53,6 @@ def encoder(checkpoints: CheckpointCache, valkey_url: str) -> Iterator[Encoder]:
             yield process
         finally:
             process.close()
-
-
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    client = connect(valkey_url)
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture
-async def channel(encoder: Encoder) -> AsyncIterator[grpc.aio.Channel]:
-    async with open_channel(encoder.address) as channel:
-        yield channel
 
 
 async def until(met: Callable[[], Awaitable[bool]], timeout_s: float = 60) -> None:

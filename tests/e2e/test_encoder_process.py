@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import grpc
@@ -15,7 +15,6 @@ import torch
 from redis.asyncio import Redis
 
 from common.models.tower import Tower
-from common.store.client import connect
 from common.store.directory import Directory
 from common.store.embeddings import EmbeddingStore
 from tests.checkpoints import CheckpointCache
@@ -73,19 +72,6 @@ def encoder(
         yield process
     finally:
         process.close()
-
-
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    client = connect(valkey_url)
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture
-async def channel(encoder: Encoder) -> AsyncIterator[grpc.aio.Channel]:
-    async with open_channel(encoder.address) as channel:
-        yield channel
 
 
 async def test_an_encoded_picture_is_what_the_tower_gives(
