@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import psutil
 
 START_TIMEOUT_S = 330.0
-STOP_TIMEOUT_S = 40.0
+STOP_TIMEOUT_S = 60.0
 
 
 class Command:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from triptych.cli.output import Reporter
 from triptych.cli.plan import ClusterOptions, Kind, Part
 from triptych.cli.probe import free_port
 from triptych.cli.up import running
-from triptych.errors import TriptychError, UnavailableError
+from triptych.errors import ConfigError, TriptychError, UnavailableError
 
 LISTEN = "import socket; s = socket.create_server(('127.0.0.1', {port})); print('up', flush=True); "
 FOREVER = "import time; time.sleep(600)"
@@ -56,6 +57,13 @@ def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
     made = LocalCluster(ClusterOptions(tmp_path), grace_s=0.2)
     yield made
     made.stop()
+
+
+def test_a_plan_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(ConfigError):
+        LocalCluster(ClusterOptions(tmp_path / "nowhere"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def started(children: list[Child], code: str, says: str) -> Child:

@@ -47,13 +47,20 @@ class LocalCluster:
         on_ready: OnReady = _ignore,
         grace_s: float = 10.0,
     ) -> None:
-        self._directory = Path(tempfile.mkdtemp(prefix="triptych-"))
         self._on_line, self._on_ready, self._grace_s = on_line, on_ready, grace_s
         self._interrupts = 0
         self.options = options
-        self.parts: list[Part] = plan_cluster(options, free_port, cpu_cores(), self._directory)
+        self._directory = Path(tempfile.mkdtemp(prefix="triptych-"))
+        self.parts: list[Part] = self._plan()
         self.children: dict[str, Child] = {}
         self._restarts: Counter[str] = Counter()
+
+    def _plan(self) -> list[Part]:
+        try:
+            return plan_cluster(self.options, free_port, cpu_cores(), self._directory)
+        except ConfigError:
+            self._directory.rmdir()
+            raise
 
     @property
     def grpc_address(self) -> str:

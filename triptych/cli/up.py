@@ -16,6 +16,8 @@ from triptych.cli.plan import ClusterOptions
 from triptych.errors import TriptychError
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# More than `--drain-grace-s` of the router, after which streams are told why they end.
+GRACE_S = 40.0
 
 
 @contextmanager
@@ -54,7 +56,7 @@ def running(cluster: LocalCluster, reporter: Reporter) -> Iterator[bool]:
 def run_up(options: ClusterOptions, quiet: bool, log: Path | None) -> None:
     """Start, say where it listens, keep running; ends with status 1 when a part ends by itself."""
     with closing(Reporter(Console(), quiet, log)) as reporter:
-        cluster = LocalCluster(options, reporter.on_line, reporter.on_ready)
+        cluster = LocalCluster(options, reporter.on_line, reporter.on_ready, GRACE_S)
         with running(cluster, reporter) as ready:
             if ready:
                 _announce(cluster, reporter)
