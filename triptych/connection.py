@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from triptych.channel import open_blocking_channel, open_channel, with_key
-from triptych.errors import ClientClosedError, RequestCancelledError, TriptychError
+from triptych.errors import ClientClosedError, InvalidArgumentError, RequestCancelledError, TriptychError
 from triptych.retry import Retry, Tries
 from triptych.status import rpc_errors
 from triptych.tls import Tls
@@ -27,6 +27,9 @@ class _Peer:
     """What both kinds of connection know."""
 
     def __init__(self, address: str, retry: Retry) -> None:
+        # gRPC takes either for the name of a host, and never finds it.
+        if not address or address.startswith(("http:", "https:")):
+            raise InvalidArgumentError(f"a router's gRPC address is host:port, not {address!r}", param="address")
         self.address, self.retry = address, retry
         self.closed = False
 

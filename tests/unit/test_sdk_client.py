@@ -14,6 +14,7 @@ from triptych.errors import (
     ContextLengthError,
     DeadlineExceededError,
     ImagesNotFoundError,
+    InvalidArgumentError,
     RequestCancelledError,
     ResourceExhaustedError,
     TriptychError,
@@ -285,3 +286,10 @@ async def test_closing_ends_answers_on_their_way_with_an_error(client: Client, a
         list(stream)
     with pytest.raises(RequestCancelledError):
         await async_stream.answer()
+
+
+@pytest.mark.parametrize("address", ["", "http://127.0.0.1:8000"])
+def test_an_address_that_is_none_is_named(address: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="host:port") as caught:
+        Client(address)
+    assert caught.value.param == "address"
