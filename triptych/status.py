@@ -97,6 +97,12 @@ def from_rpc_error(call: grpc.Call | grpc.aio.AioRpcError, peer: str = "") -> er
     return cls(message, param=detail.param or None, retry_after_s=wait)
 
 
+def is_cancelled() -> bool:
+    """Whether somebody wants the running task to end: grpc.aio raises CancelledError also when a peer ends a call."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
 @contextmanager
 def rpc_errors(peer: str = "") -> Iterator[None]:
     """Map gRPC failures inside the block to the error tree; the only place where they enter."""
@@ -104,8 +110,7 @@ def rpc_errors(peer: str = "") -> Iterator[None]:
         yield
     except asyncio.CancelledError:
         # A call that its peer ends as CANCELLED raises this in whoever uses it, although nobody cancelled that task.
-        task = asyncio.current_task()
-        if task is None or task.cancelling():
+        if is_cancelled():
             raise
         raise errors.UnavailableError(f"{peer or 'a peer'} cancelled the call") from None
     except grpc.RpcError as exc:

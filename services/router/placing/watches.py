@@ -8,10 +8,10 @@ from collections.abc import Sequence
 
 import grpc
 
-from common.rpc.cancelling import is_cancelled
 from common.rpc.channels import Channels
 from common.store.client import end_task
 from services.router.placing.cacheview import CacheView
+from triptych.status import is_cancelled
 from triptych.v1.worker_pb2 import WatchCacheRequest, WorkerInfo
 from triptych.v1.worker_pb2_grpc import WorkerServiceStub
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import grpc
 
-from common.rpc.cancelling import is_cancelled
 from common.rpc.channels import Channels
 from common.rpc.instance import instance_metadata
 from common.tracing import begin, inside, outgoing
@@ -22,6 +21,7 @@ from services.router.running.encoding import Encoding
 from services.router.running.failover import Failure
 from services.router.running.prefill_call import call_prefill
 from triptych.errors import InternalError, TriptychError, UnavailableError
+from triptych.status import is_cancelled
 from triptych.v1.decode_pb2 import DecodeRequest, DecodeResponse
 from triptych.v1.decode_pb2_grpc import DecodeServiceStub
 from triptych.v1.kv_pb2 import KvTicket

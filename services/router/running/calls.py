@@ -9,9 +9,8 @@ from contextlib import contextmanager
 
 import grpc
 
-from common.rpc.cancelling import is_cancelled
 from triptych.errors import DeadlineExceededError, TriptychError, UnavailableError
-from triptych.status import DETAILS_KEY, from_rpc_error
+from triptych.status import DETAILS_KEY, from_rpc_error, is_cancelled
 from triptych.v1.worker_pb2 import WorkerInfo
 
 log = logging.getLogger(__name__)
