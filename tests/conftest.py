@@ -18,12 +18,15 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 import psutil
 import pytest
 from hypothesis import settings
+from redis.asyncio import Redis
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from common.store.client import connect
 from tests.valkey import start_valkey
 
 if TYPE_CHECKING:
+    from common.models.tower import Tower
     from tests.checkpoints import CheckpointCache
 
 # A change must not fail in CI by the luck of the draw; at home every run looks elsewhere.
@@ -105,3 +108,27 @@ def valkey_url() -> Iterator[str]:
     """URL of a real server that the module's tests share."""
     with start_valkey() as url:
         yield url
+
+
+@pytest.fixture
+async def redis(valkey_url: str) -> AsyncIterator[Redis]:
+    """A client of that server, as those before have left it."""
+    client = connect(valkey_url)
+    yield client
+    await client.aclose()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(checkpoints: CheckpointCache) -> Path:
+    """One with a tower."""
+    return checkpoints.get("qwen2_vl")
+
+
+@pytest.fixture(scope="module")
+def tower(checkpoint: Path) -> Tower:
+    """Its tower, to compare with what an encoder gives."""
+    import torch
+
+    from common.models.tower import Tower
+
+    return Tower.load(checkpoint, dtype=torch.float32, device=torch.device("cpu"))

@@ -13,7 +13,6 @@ import torch
 from redis.asyncio import Redis
 
 from common.models.tower import Tower
-from common.store.client import connect
 from tests.deploy.charts import CHART, merged, profile, render
 from tests.deploy.operator import Operator, operator
 from tests.deploy.pods import HOST, ROOT, LocalPod, Place
@@ -42,13 +41,6 @@ def running(valkey_url: str) -> Iterator[Operator]:
     with operator(service, Place(valkey_url, MODEL)) as started:
         started.deploy()
         yield started
-
-
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    client = connect(valkey_url)
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture

@@ -6,18 +6,9 @@ from collections.abc import AsyncIterator
 
 import grpc
 import pytest
-from redis.asyncio import Redis
 
-from common.store.client import connect
 from tests.encoder_process import Encoder
 from triptych.channel import open_channel
-
-
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    client = connect(valkey_url)
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture

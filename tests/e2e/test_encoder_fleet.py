@@ -15,13 +15,11 @@ import grpc
 import httpx
 import psutil
 import pytest
-import torch
 from redis.asyncio import Redis
 
 from common.models.tower import Tower
 from common.store.client import embedding_key
 from common.store.scripts import PREFIX
-from tests.checkpoints import CheckpointCache
 from tests.encoder_process import START_S, Encoder, encode, idle, load
 from tests.encoding import Upload, upload
 from tests.pictures import noise
@@ -39,15 +37,10 @@ FLAGS = (
 
 
 @pytest.fixture(scope="module")
-def tower(checkpoints: CheckpointCache) -> Tower:
-    return Tower.load(checkpoints.get("qwen2_vl"), dtype=torch.float32, device=torch.device("cpu"))
-
-
-@pytest.fixture(scope="module")
-def encoder(checkpoints: CheckpointCache, valkey_url: str) -> Iterator[Encoder]:
+def encoder(checkpoint: Path, valkey_url: str) -> Iterator[Encoder]:
     # Ray's sockets need short paths.
     with tempfile.TemporaryDirectory(prefix="t") as path:
-        process = Encoder(checkpoints.get("qwen2_vl"), valkey_url, Path(path) / "0", *FLAGS)
+        process = Encoder(checkpoint, valkey_url, Path(path) / "0", *FLAGS)
         try:
             process.wait_for(": ready")
             yield process

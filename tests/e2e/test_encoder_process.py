@@ -17,7 +17,6 @@ from redis.asyncio import Redis
 from common.models.tower import Tower
 from common.store.directory import Directory
 from common.store.embeddings import EmbeddingStore
-from tests.checkpoints import CheckpointCache
 from tests.collector import CALLER, Collector, open_collector
 from tests.encoder_process import START_S, Encoder, encode, idle, load
 from tests.encoding import describe, upload
@@ -30,16 +29,6 @@ from triptych.v1 import encoder_pb2, worker_pb2, worker_pb2_grpc
 
 pytestmark = pytest.mark.timeout(300)
 SEEDS = itertools.count(1000)
-
-
-@pytest.fixture(scope="module")
-def checkpoint(checkpoints: CheckpointCache) -> Path:
-    return checkpoints.get("qwen2_vl")
-
-
-@pytest.fixture(scope="module")
-def tower(checkpoint: Path) -> Tower:
-    return Tower.load(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
 
 
 @pytest.fixture(scope="module")

@@ -17,17 +17,11 @@ from common.models.vision import Features
 from common.store.client import connect
 from common.store.embeddings import EmbeddingStore
 from common.store.scripts import PREFIX
-from tests.checkpoints import CheckpointCache
 from tests.encoding import upload
 from tests.fault.rig import Rig, open_rig, picture
 from tests.fault.test_encoder_handover import Front
 from tests.pictures import noise
 from triptych.v1 import encoder_pb2
-
-
-@pytest.fixture(scope="module")
-def checkpoint(checkpoints: CheckpointCache) -> Path:
-    return checkpoints.get("qwen2_vl")
 
 
 @pytest.fixture

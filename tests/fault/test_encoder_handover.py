@@ -24,7 +24,6 @@ from services.encoder.servicer import FULL_NAME, EncoderServicer
 from services.encoder.settings import EncoderSettings
 from services.prefill.embeddings import EmbeddingSource
 from services.router.running.pixels import Pixels
-from tests.checkpoints import CheckpointCache
 from tests.encoding import Upload, describe, png, upload
 from tests.pictures import noise
 from triptych.errors import ImagesNotFoundError, InvalidArgumentError, UnavailableError
@@ -34,16 +33,6 @@ from triptych.v1 import encoder_pb2, encoder_pb2_grpc, prefill_pb2
 KEY = "a" * 64
 # Not a port that was free a while ago: another process may have it by now.
 NOWHERE = "redis://127.0.0.1:1/0"
-
-
-@pytest.fixture(scope="module")
-def checkpoint(checkpoints: CheckpointCache) -> Path:
-    return checkpoints.get("qwen2_vl")
-
-
-@pytest.fixture(scope="module")
-def tower(checkpoint: Path) -> Tower:
-    return Tower.load(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
 
 
 class Front:

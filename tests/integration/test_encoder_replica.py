@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import json
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from redis.asyncio import Redis
 
 from common.models.tower import Prepared, Tower
 from common.models.vision import Features
-from common.store.client import blob_key, connect, embedding_key, reservation_key
+from common.store.client import blob_key, embedding_key, reservation_key
 from common.store.embeddings import EmbeddingStore, Reservation
 from services.encoder.pictures import PictureSource
 from services.encoder.replica import COMPUTED, HIT, JOINED, Replica
@@ -28,24 +28,6 @@ from tests.stored import publish
 from triptych.errors import FailedPreconditionError, ImagesNotFoundError, InternalError, InvalidImageError
 
 NewReplica = Callable[..., Replica]
-
-
-@pytest.fixture(scope="module")
-def checkpoint(checkpoints: CheckpointCache) -> Path:
-    return checkpoints.get("qwen2_vl")
-
-
-@pytest.fixture(scope="module")
-def tower(checkpoint: Path) -> Tower:
-    return Tower.load(checkpoint, dtype=torch.float32, device=torch.device("cpu"))
-
-
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    client = connect(valkey_url)
-    await client.flushdb()
-    yield client
-    await client.aclose()
 
 
 @pytest.fixture

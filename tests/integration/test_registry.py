@@ -109,14 +109,6 @@ def test_a_field_of_a_newer_version_is_no_fault() -> None:
 
 
 @pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    client = connect(valkey_url)
-    await client.flushdb()
-    yield client
-    await client.aclose()
-
-
-@pytest.fixture
 async def directory(redis: Redis) -> AsyncIterator[Directory]:
     reader = Directory(redis, every_s=0.02, grace_s=0.2)
     reader.start()

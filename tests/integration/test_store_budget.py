@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
 
 from common.store.budget import Account, Budget, Policy
-from common.store.client import connect, embedding_key, lease_key
+from common.store.client import embedding_key, lease_key
 from common.store.embeddings import EmbeddingStore, Reservation
 from common.store.scripts import PREFIX
 
@@ -19,14 +18,6 @@ POLICIES: tuple[Policy, ...] = ("lru", "refcount")
 
 def name(number: int) -> str:
     return f"{number:064x}"
-
-
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    link = connect(valkey_url)
-    await link.flushdb()
-    yield link
-    await link.aclose()
 
 
 def new_store(redis: Redis, policy: Policy = "refcount", ttl_s: float = 60.0, lease_s: float = 60.0) -> EmbeddingStore:

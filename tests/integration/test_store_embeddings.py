@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -35,14 +35,6 @@ def equal(one: dict[str, Tensor] | None, two: dict[str, Tensor]) -> bool:
     if one is None or one.keys() != two.keys():
         return False
     return all(one[name].dtype == two[name].dtype and torch.equal(one[name], two[name]) for name in two)
-
-
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    link = connect(valkey_url)
-    await link.flushdb()
-    yield link
-    await link.aclose()
 
 
 @pytest.fixture

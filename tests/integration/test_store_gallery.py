@@ -24,14 +24,6 @@ def image(number: int, file: str = "a", look: str = LOOK) -> StoredImage:
     return StoredImage(file * 64, f"{number:064x}", 30, 20, look)
 
 
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    client = connect(valkey_url)
-    await client.flushdb()
-    yield client
-    await client.aclose()
-
-
 async def store(redis: Redis, *images: StoredImage, scope: str = "scope") -> Gallery:
     """A gallery that was told of these uploads, one after another."""
     gallery = Gallery(redis)

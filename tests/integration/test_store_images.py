@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 
 import pytest
 from redis.asyncio import Redis
@@ -15,14 +14,6 @@ from tests.valkey import ValkeyServer, free_port, run_valkey, start_valkey
 from triptych.errors import ConfigError, UnavailableError
 
 PICTURE = StoredImage(digest="d" * 64, image_id="e" * 64, width=31, height=17)
-
-
-@pytest.fixture
-async def redis(valkey_url: str) -> AsyncIterator[Redis]:
-    client = connect(valkey_url)
-    await client.flushdb()
-    yield client
-    await client.aclose()
 
 
 @pytest.mark.parametrize("name", [PICTURE.digest, PICTURE.image_id])
